@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from kernel.chronicle.isolation import keep_running, run_isolated
 from kernel.chronicle.trends import Trends
 from kernel.configure import catalog, tokens
 from kernel.configure.catalog import ServiceEntry
-from kernel.configure.config import Config
+from kernel.configure.config import Config, ConfigError
 from kernel.configure.launch import LaunchConfigs, RootFolders, secret
-from kernel.configure.settings import ConfigError
 from kernel.control import mounts
 from kernel.control.handoff import Handoff
 from kernel.control.mounts import LiveMounts
@@ -75,6 +74,7 @@ async def run(
     ephemeral: bool = False,
     prestarted: Prestarted | None = None,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
+    read_settings: Callable[[], Config],
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the departure of an ephemeral kernel's last client ends it.
 
@@ -82,13 +82,14 @@ async def run(
         listener: the control socket, bound and listening; the caller closes it.
         ephemeral: end shortly after the last attached client has left.
         prestarted: becomes the first front.
+        read_settings: reads the settings again; raises ConfigError.
         on_ready: called with the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
     Raises ConfigError: a package cannot be served; a setting names an unknown service or module, or an impossible pool
     size; HTTP cannot listen; or a file of tokens cannot be read.
     """
-    entries = catalog.served(config.flags.packages)
-    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, prestarted)
+    entries = catalog.served(config.packages)
+    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, prestarted, read_settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
@@ -105,6 +106,7 @@ class _Kernel:
         all_entries: tuple[ServiceEntry, ...],
         linger_s: float | None,
         prestarted: Prestarted | None,
+        read_settings: Callable[[], Config],
     ) -> None:
         try:
             if config.http is not None and config.http.token is None:
@@ -115,6 +117,7 @@ class _Kernel:
             raise ConfigError(str(error)) from None
         self.config = config
         self.listener = listener
+        self.read_settings = read_settings
         pools = catalog.pools(
             all_entries,
             config.services,
@@ -170,7 +173,7 @@ class _Kernel:
         self.router.wake_with(self.supervisor.wanted)
         self.mounts = LiveMounts(
             config=config, entries=mounted, own=own, launched=self.launches.entries, router=self.router,
-            supervisor=self.supervisor, replace_table=self._replace_table,
+            supervisor=self.supervisor, replace_table=self._replace_table, read_settings=read_settings,
         )  # fmt: skip
         self.manager = ServiceManager()
         self.schedule = Schedule(config.data_dir, config.backup)
@@ -206,7 +209,7 @@ class _Kernel:
             config=self.config, router=self.router, supervisor=self.supervisor, tokens=self.tokens,
             handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, injector=self.injector,
             schedule=self.schedule, trends=self.trends, page_key=self.page_key,
-            mandates=self.mandates, mounts=self.mounts,
+            mandates=self.mandates, mounts=self.mounts, read_settings=self.read_settings,
         )  # fmt: skip
         self.observation.status = operations.status
         if self.config.http is not None:
@@ -364,12 +367,3 @@ async def _stop_on_signal(kernel: _Kernel, everything: trio.CancelScope) -> None
                 return
             _log.info("%s received", signal.Signals(number).name)
             kernel.signalled()
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the individual errors inside nested exception groups, which nurseries create."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error

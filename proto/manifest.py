@@ -159,10 +159,52 @@ class Follows(msgspec.Struct, frozen=True):
     agents: Mapping[str, AgentFolder] = {}
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A service. Fields named as in `kernel.configure.spec.ServiceSpec` have the same meaning."""
+class Supervised(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service's processes are started and watched; its child specs say the same."""
 
     name: str
+    memory_limit_bytes: int | None = None
+    """Limit for its own memory, including swap, excluding file-backed pages; above it the service is replaced. None: no
+    limit."""
+    disk_limit_bytes: int | None = None
+    """Limit for its own folder and deleted files it has open; above it the service is ended. None: no limit."""
+    stall_s: float | None = None
+    """Hang limit for services that never keep their loop busy: time without a pong in which the process slept or had a
+    processor, not counting waits for a processor. None: it may compute for `hang_timeout_s`."""
+    hang_timeout_s: float = 5.0
+    """A healthy event loop answers in milliseconds, a starved one within a second; callers' deadlines are 10 s."""
+    startup_timeout_s: float = 60.0
+    """Limit from spawn to READY: with a cold page cache, loading a model from a slow disk takes tens of seconds."""
+    in_flight: int = 64
+    """Calls served at once; more would only share the same two cores."""
+    start_tries: int | None = None
+    """This many consecutive unhealthy deaths, the last one before READY, are a crash loop too: slow starts that fail
+    never exceed the intensity. None: no such limit."""
+    calls_wait_s: float | None = None
+    """Time that a call waits for a process to become READY, if that is shorter than its deadline. None: no limit."""
+    lazy: bool = False
+    """Whether it starts with its first call rather than with the system, and after FAILED with the next call."""
+    zygote_wait_s: float | None = None
+    """How long its start waits for a loading zygote, if not as long as the zygote's spec says."""
+    standby: bool = True
+    """Whether a process forked in advance waits for this one's death. Requires a zygote."""
+    standby_first_s: float = 1.0
+    """Delay from the first READY to the first standby: during start-up, clients need the processors."""
+    standby_rests_after_s: float | None = 300.0
+    """Seconds without a client's call after which the standby is ended, until the next call. None: never."""
+    handoff: bool = False
+    """Whether it has a second socket, over which the kernel passes it sockets of clients."""
+    programs: bool = False
+    """Whether it starts other programs, whose memory `status` adds to its own. They inherit its sandbox, so it has no
+    limits on memory and files; a confined one may read everything but Linckia's own files and what is denied. They get
+    the kernel's usual variables."""
+    rests_while: tuple[str, str] | None = None
+    """A key of its `info` and the value it must have for the service to rest. None: no condition."""
+
+
+class Manifest(Supervised, frozen=True, kw_only=True):
+    """A service."""
+
     order: int = 1000
     """Services start in this order, then by name."""
 
@@ -173,7 +215,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     zygote: Zygote = LIGHT
     torch: Torch | None = None
     memory_limit_bytes: int = GIB // 2
-    disk_limit_bytes: int | None = None
     threads: int = 512
     """Maximum number of threads in addition to `THREADS_A_CORE` per processor: more than calls in flight can use."""
     open_files: int = 1024
@@ -181,27 +222,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     user's processes in total, and charges their memory to none."""
     modes: tuple[str, ...] = ()
     """`cuda` is omitted if the machine has no GPU."""
-    stall_s: float | None = None
-    hang_timeout_s: float = 5.0
-    startup_timeout_s: float = 60.0
-    in_flight: int = 64
     restart: Literal["permanent", "transient", "temporary"] = "permanent"
-    start_tries: int | None = None
-    calls_wait_s: float | None = None
-    lazy: bool = False
-    zygote_wait_s: float | None = None
-    standby: bool = True
-    handoff: bool = False
-    standby_first_s: float = 1.0
-    standby_rests_after_s: float | None = 300.0
     heap_per_core: bool = False
     """Whether its threads have a heap for each core, rather than one for all."""
 
     confined: bool = True
     """Whether it runs in a sandbox. If not, it runs as a program of the user who runs the kernel."""
-    programs: bool = False
-    """Whether it starts other programs. They inherit its sandbox, so it has no limits on memory and files; a confined
-    one may read everything but Linckia's own files and what is denied. They get the kernel's usual variables."""
     variables: tuple[str, ...] = ()
     """Additional variables of the kernel's environment that it gets."""
     files: tuple[str, ...] = ()
@@ -244,7 +270,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it acts only when called, and starts quickly, so that it needs no process while it is not called."""
     rests_by: str = ""
     """Setting for the time after which it rests, if it has one, overriding the general one; 0: never."""
-    rests_while: tuple[str, str] | None = None
     pool: Pool | None = None
 
     stores: tuple[Store, ...] = ()

@@ -22,6 +22,7 @@ from proto.errors import Executed, Kind, LinckiaError
 from proto.grants import Grant
 from proto.later import LaterCall
 from proto.validation import JsonSchema, json_schema, respelled, validate
+from proto.vocabulary import OTHER_NAMES, Names
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -40,6 +41,9 @@ CORE = "core"
 """The surface that lists the few tools that give access to the rest; the tools of `all` can also be called by name."""
 
 COMPACT = "compact"
+
+SYNC = "linckia:sync"
+"""Caller name for the `linckia sync` of another machine; also the only surface of the tokens that allow it."""
 
 REFERENCES = ("documents", "yaml", "knowledge", "files", "transcripts")
 """Surfaces of other systems' tools, which use those systems' parameter names."""
@@ -172,6 +176,7 @@ class Options(TypedDict, total=False):
     open_world: bool
     within_roots: bool
     is_exact: bool
+    is_essential: bool
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
@@ -179,9 +184,10 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
 
     Attributes:
         title: name for people; by default derived from `name`.
-        former: names by which clients may still call it; they are not listed.
-        step: its name as a step of the composite tools `query` and `execute`, by default `name`; one that starts with
-            `session.` is an action of the tool `session`.
+        former: other names by which clients may call it; `proto.vocabulary` has those of this system's operations.
+        reference: its name on the surfaces of other programs, and in data that older versions stored.
+        step: its name as a step of the composite tools on the surface `documents`; one that starts with `session.` is
+            an action of the tool `documents_session`.
         surfaces: tool surfaces besides `all` that list it, from `SURFACES`.
         callers: who may call it: `client`, `operator`, and names of services. The default is clients, or
             nobody for an operation between services.
@@ -195,6 +201,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         completion: internal operation that completes arguments of this prompt or resource template. Its parameters are
             `argument`, `value` and `context` (the arguments already known), its result a list of strings.
         open_world: whether it interacts with anything beyond this machine's own store.
+        is_essential: whether clients that hide tools behind a search are asked to show it at once on `core`.
         is_exact: whether its result is never truncated on any surface, since it is requested for its exact content.
         within_roots: whether clients that are limited to some roots may call it: `services.runtime.roots` checks each
             path in its parameters and results, or it has nothing to do with files. Operations that answer from a store
@@ -211,6 +218,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     deadline_ms: int
     title: str = ""
     former: Collection[str] = ()
+    reference: str = ""
     step: str = ""
     role: Role = Role.TOOL
     surfaces: Collection[str] = ()
@@ -225,6 +233,21 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     open_world: bool = False
     within_roots: bool = False
     is_exact: bool = False
+    is_essential: bool = False
+
+    def shown_as(self, surface: str) -> str:
+        """Return its name on a surface."""
+        return self.stored_name if surface in REFERENCES else self.name
+
+    def title_on(self, surface: str) -> str:
+        """Return its title on a surface."""
+        is_derived = self.title == words_of(self.name)
+        return words_of(self.stored_name) if is_derived and surface in REFERENCES else self.title
+
+    @cached_property
+    def stored_name(self) -> str:
+        """The name by which data directories know it."""
+        return self.reference or self.name
 
     @property
     def routed(self) -> Operation[Any]:
@@ -276,14 +299,14 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         """Whether the result is wrapped as `{"result": …}` to become structured content."""
         return not self.is_content and json_schema(self.result).get("type") != "object"
 
-    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[object]:
+    def parse(self, arguments: Mapping[str, object], *, strict: bool = True, reference: bool = False) -> Params[object]:
         """Return the parameters from decoded JSON, in camelCase or snake_case and under common or declared names. If
-        not `strict`, numbers and booleans may be given as text.
+        not `strict`, numbers and booleans may be given as text. Errors use the common names, unless `reference`.
 
         Raises:
             InvalidParams: names the field and says what would be right.
         """
-        parsed = validate(self.params, respelled(self.params, arguments), strict=strict)
+        parsed = validate(self.params, respelled(self.params, arguments), strict=strict, reference=reference)
         parsed.check()
         return parsed
 
@@ -291,11 +314,15 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         """Return whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
         return caller in self.callers or (caller == OPERATOR and CLIENT in self.callers)
 
+    def admits_sync(self, grant: Grant | None) -> bool:
+        """Return whether it is for `linckia sync`, and a client with this grant is another machine's."""
+        return grant is not None and SYNC in grant.surfaces and SYNC in self.callers
+
     def refusal(self, grant: Grant) -> str:
         """Return why a client with this grant may not call it, or "" if it may."""
         if grant.read_only and self.access is not Access.READ:
             return f"{self.name} makes changes, and the token {grant.name} may only read"
-        if grant.surfaces and not set(grant.surfaces).intersection(self.surfaces):
+        if grant.surfaces and not set(grant.surfaces).intersection(self.surfaces) and not self.admits_sync(grant):
             return f"{self.name} is on no surface of the token {grant.name}, which has: {', '.join(grant.surfaces)}"
         if grant.roots and not self.within_roots:
             limited = f"the token {grant.name} is limited to {', '.join(grant.roots)}"
@@ -309,17 +336,35 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return error
 
 
-_VERBS = {"create", "delete", "diagnose", "drop", "execute", "get", "list", "modify", "start", "stop", "update"}
+_VERBS = frozenset(
+    re.findall(
+        r"\w+",
+        "add append browse cancel cluster count create delete describe diagnose drop echo edit empty execute find"
+        " forget get grep index inspect list modify move read recall rename restore run search start stop suggest tag"
+        " update upsert verify wait write",
+    )
+)
+
+
+_OF_ONE = frozenset(
+    re.findall(
+        r"\w+", "cancel create delete drop edit execute get inspect modify read start stop update upsert wait write"
+    )
+)
 
 
 def words_of(name: str) -> str:
-    """Derive a title from the name of an operation: `plan-list` becomes "List plans"."""
+    """Derive a title from the name of an operation: `plans_list` becomes "List plans"."""
     *words, last = re.split("[_.-]", name)
     if words and last in _VERBS:
         noun = " ".join(words)
-        words, last = [last], re.sub("y$", "ie", noun) + "s" if last == "list" else noun
+        if last in _OF_ONE:
+            noun = re.sub("ie$", "y", noun.removesuffix("s"))
+        elif last == "list" and not noun.endswith("s"):
+            noun = re.sub("y$", "ie", noun) + "s"
+        words, last = [last], noun
     title = " ".join([*words, last])
-    return re.sub(r"\bdb\b", "database", title[:1].upper() + title[1:])
+    return title[:1].upper() + title[1:]
 
 
 def operation(
@@ -341,17 +386,22 @@ def operation(
         raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
     callers = () if options.get("role") is Role.INTERNAL else (CLIENT,)
-    named: Options = {"callers": callers, "title": words_of(name), "step": name, **options}
+    other = OTHER_NAMES.get(name, Names())
+    former = tuple(filter(None, (other.former, other.older)))
+    named: Options = {
+        "callers": callers, "title": words_of(name), "former": former, "step": other.step or name, **options
+    }  # fmt: skip
 
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)
         if not doc or doc == inspect.getdoc(Params):
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
-        # A hyphen at the end of a line belongs to a name, such as `find-duplicates`.
+        # A hyphen at the end of a line belongs to a name, such as `files_duplicates`.
         doc = re.sub(r"(?<=\w)-\n", "-", doc)
         declared: Operation[object] = Operation(
             name=name, description=doc, service=service, params=params, result=_result_type(params), access=access,
-            idempotent=idempotent is not False, deadline_ms=int(deadline_s * 1000), **named,
+            idempotent=idempotent is not False, deadline_ms=int(deadline_s * 1000),
+            reference=other.former or name, **named,
         )  # fmt: skip
         params.__operation__ = declared  # type: ignore[attr-defined]  # read only by operation_of
         return params
@@ -363,8 +413,20 @@ DETAIL = "x-detail"
 
 
 def detail(text: str) -> msgspec.Meta:
-    """Explain a parameter whose name is well known: `describe` includes the text, and lists of tools omit it."""
+    """Explain a parameter whose name is well known: `describe` includes the text, and lists of tools omit it. They omit
+    a member of a result as a whole, so only one that is seldom there may be explained by this."""
     return msgspec.Meta(description=text, extra_json_schema={DETAIL: True})
+
+
+IF_ANY = "x-if-any"
+FOR_PROGRAMS = "x-for-programs"
+
+SaidIfAny = msgspec.Meta(extra_json_schema={IF_ANY: True})
+"""Marks a member of a result that is often empty, false or 0: models get it only if it is not. Members whose type
+declares that value as their default need no mark."""
+
+SaidToPrograms = msgspec.Meta(extra_json_schema={FOR_PROGRAMS: True})
+"""Marks a member of a result that models do not get: how long it took, or what another member says too."""
 
 
 class Family:

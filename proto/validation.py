@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import accumulate, chain
 from types import NoneType
@@ -20,6 +20,7 @@ import msgspec
 
 from proto.errors import InvalidParams
 from proto.lenient import converted
+from proto.suggestions import close
 
 JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema 2020-12; its values may be any JSON."""
@@ -44,6 +45,7 @@ _PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "string"}
 _TYPES = re.compile(r"`[a-z]+(?: \| [a-z]+)*`")
 _CONVERTIBLE = re.compile(r"got `(?:str|null)`")
+_FIRST = re.compile(r"[^.\[]+")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
@@ -104,9 +106,12 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
     return result
 
 
-def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
-    """Convert decoded JSON to a `tp`. If that fails, `proto.lenient` converts what models write. If not `strict`,
-    numbers and booleans may be given as text.
+def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True, reference: bool = False) -> P:
+    """Convert decoded JSON to a `tp`. If that fails, `proto.lenient` converts what models write.
+
+    Args:
+        strict: whether numbers and booleans may not be given as text.
+        reference: whether errors name parameters as the type declares them, and not by their common names.
 
     Raises:
         InvalidParams: with `field` set, and a message that says what would be right.
@@ -121,9 +126,9 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
                 raise
             parsed, taken = _converted(tp, put, strict)
     except msgspec.ValidationError as error:
-        raise _invalid(tp, str(error)) from None
+        raise _invalid(tp, str(error), {} if reference else _common(tp)) from None
     if _any_too_large(taken):
-        field = _short(next(_too_large(taken, "")))
+        field = _renamed(_short(next(_too_large(taken, ""))), {} if reference else _common(tp))
         raise InvalidParams(f"parameter `{field}`: integers must be from -{_LARGEST} to {_LARGEST}", field=field)
     return parsed
 
@@ -195,19 +200,28 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
 
-def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
+def unknown_parameter(field: str, known: Iterable[str]) -> InvalidParams:
+    """Return the error for a parameter that does not exist; `field` is its path, `known` are the names there."""
+    known = list(known)
+    near = close(field.rpartition(".")[2], known, 1)
+    meant = f" (did you mean `{near[0]}`?)" if near else ""
+    return InvalidParams(
+        f"unknown parameter `{field}`{meant}; known parameters: {', '.join(known) or 'none'}", field=field
+    )
+
+
+def _invalid(tp: type[msgspec.Struct], message: str, names: Mapping[str, str]) -> InvalidParams:
+    """Return the error for what msgspec says. `names` replace those of some parameters."""
     at = _AT.search(message)
     path = at["path"].removeprefix("$").removeprefix(".") if at else ""
     text = _AT.sub("", message)
     if match := _UNKNOWN.match(text) or _MISSING.match(text):
         field = (f"{path}." if path else "") + _short(match["field"])
         if match.re is _MISSING:
-            other = f" (or `{_common(tp)[field]}`)" if field in _common(tp) else ""
-            return InvalidParams(f"missing required parameter `{field}`{other}", field=field)
+            field = _renamed(field, names)
+            return InvalidParams(f"missing required parameter `{field}`", field=field)
         known = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
-        return InvalidParams(
-            f"unknown parameter `{field}`; known parameters: {', '.join(known) or 'none'}", field=field
-        )
+        return unknown_parameter(_renamed(field, names), known if path else [names.get(name, name) for name in known])
     if text.startswith(("Invalid enum value", "Invalid value")):
         if allowed := [str(value) for node in _schemas_at(tp, path) for value in node.get("enum", ())]:
             text += f"; there are: {', '.join(allowed)}"
@@ -218,7 +232,14 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
         descriptions = (node.get("description") for node in nodes)
         text = next((f"expected: {form}" for form in descriptions if form), text)
     text = _short(_TYPES.sub(_as_json_says, text[0].lower() + text[1:]))
+    path = _renamed(path, names)
     return InvalidParams(f"parameter `{path}`: {text}" if path else f"invalid parameters: {text}", field=path or None)
+
+
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    """Return the path with its first name replaced."""
+    first = _FIRST.match(path)
+    return path if first is None else names.get(first[0], first[0]) + path[first.end() :]
 
 
 def _as_json_says(match: re.Match[str]) -> str:

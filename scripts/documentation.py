@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "import_root"))
 
 from kernel import VERSION  # noqa: E402
 from kernel.cli.parser import build_parser  # noqa: E402
-from kernel.configure import settings  # noqa: E402
+from kernel.cli.settings import layers as settings  # noqa: E402
 from proto import ops  # noqa: E402
 from proto.operation import CLIENT, SURFACES, Operation, Role  # noqa: E402
 from services.front.web import metrics, openapi  # noqa: E402

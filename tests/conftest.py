@@ -133,8 +133,12 @@ TOGETHER = {
     "tests/unit/embed/": "torch",
     "tests/unit/models/": "torch",
     "tests/unit/rerank/": "torch",
+    "tests/unit/retrieve/test_other_models.py": "torch",
+    "tests/unit/retrieve/test_outside_vectors.py": "torch",
+    "tests/unit/retrieve/test_service.py": "torch",
+    "tests/unit/retrieve/test_vector_service.py": "torch",
 }
-"""Folders whose tests share something that is slow to start, and its name."""
+"""Folders and files whose tests share something that is slow to start, and its name."""
 
 
 @pytest.hookimpl(optionalhook=True)

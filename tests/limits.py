@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -27,6 +28,12 @@ import pytest_timeout  # type: ignore[import-untyped]  # it has no types
 import trio
 
 from tests import guard
+
+MAX_STRUCK = 3
+"""With so many tests that exceeded their limits, one of xdist's processes is itself at fault: it is ended, and the next
+one runs the tests that are left."""
+
+_RESOURCES = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NPROC")
 
 WHOLE_SWEEPS = 10
 """With `--all`, limits are longer by this factor."""
@@ -51,6 +58,8 @@ class Limits:
         self._since_s = self._setup_s = 0.0
         self._cancel: Callable[[], object] | None = None
         self._message = ""
+        self._struck: set[str] = set()
+        self._resources = _resource_limits()
 
     def close(self) -> None:
         """Kill the processes that tests left."""
@@ -93,6 +102,10 @@ class Limits:
         def strike(number: int, frame: FrameType | None) -> None:
             if pytest_timeout.is_debugging():
                 return
+            self._struck.add(item.nodeid)
+            if len(self._struck) >= MAX_STRUCK and "PYTEST_XDIST_WORKER" in os.environ:
+                traceback.print_stack(frame)
+                os._exit(1)
             ended = guard.end(self._run, self._since_s)
             if not self._message:
                 self._message = f"not finished within {limit_s:g} s; processes that were killed: {ended or 'none'}\n"
@@ -141,6 +154,13 @@ class Limits:
         self._since_s = self._setup_s
         with self._reported():
             yield
+        self._check_resources()
+
+    def _check_resources(self) -> None:
+        # A process whose memory is limited from now on fails in some later test, or hangs.
+        before, self._resources = self._resources, _resource_limits()
+        if changed := {name: limit for name, limit in self._resources.items() if limit != before[name]}:
+            pytest.fail(f"the test has left other limits to this process: {changed}")
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -155,6 +175,10 @@ class Limits:
         if self._message:
             message, self._message = self._message, ""
             raise pytest.fail.Exception(message) from failure
+
+
+def _resource_limits() -> dict[str, tuple[int, int]]:
+    return {name: resource.getrlimit(getattr(resource, name)) for name in _RESOURCES}
 
 
 def _tasks(task: trio.lowlevel.Task) -> Iterator[str]:

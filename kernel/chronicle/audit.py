@@ -25,6 +25,7 @@ import msgspec
 import trio
 
 from kernel.chronicle.isolation import isolated
+from kernel.chronicle.line_file import decoded
 from proto.ops.kernel import AuditStatus
 from proto.repeats import INTERVAL_S, Repeats
 
@@ -243,7 +244,5 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def entries(lines: Iterable[bytes]) -> Iterator[AuditEntry]:
-    """Yield the readable entries. The last line of a killed kernel may be incomplete."""
-    for line in lines:
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            yield msgspec.json.decode(line, type=AuditEntry)
+    """Yield the readable entries."""
+    return decoded(lines, AuditEntry)

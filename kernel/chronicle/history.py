@@ -11,15 +11,15 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import trio
 
 from kernel.chronicle.isolation import isolated
-from proto.host.durable import append, replace_file
+from kernel.chronicle.line_file import LineFile
 from proto.ops.observation import History, Series, TimelineEvent
 
 INTERVAL_S: Final = 15.0
@@ -29,8 +29,6 @@ WINDOW_S: Final = 3600.0
 WRITE_S: Final = 60.0
 MAX_BYTES: Final = 1024 * 1024
 KEPT_EVENTS: Final = 1_000
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -57,8 +55,8 @@ class Recorder:
 
     def __init__(self, data_dir: Path, measure: Callable[[], Mapping[str, Point]]) -> None:
         self._measure = measure
-        self._samples_file = data_dir / "history.jsonl"
-        self._events_file = data_dir / "timeline.jsonl"
+        self._samples_file = LineFile(data_dir / "history.jsonl", Sample, MAX_BYTES)
+        self._events_file = LineFile(data_dir / "timeline.jsonl", TimelineEvent, MAX_BYTES)
         self._samples: collections.deque[Sample] = collections.deque(maxlen=int(WINDOW_S / INTERVAL_S))
         self._unwritten: list[Sample] = []
         self._first = 0
@@ -103,12 +101,9 @@ class Recorder:
     def since(self, number: int, limit: int) -> tuple[list[TimelineEvent], bool]:
         """Return the events after one, oldest first, and whether some in between are no longer kept."""
         found = [each for each in self.events if each.number > number]
-        is_lost = number > 0 and bool(self.events) and self.events[0].number > number and self._is_full
+        is_full = len(self.events) == self.events.maxlen
+        is_lost = number > 0 and bool(self.events) and self.events[0].number > number and is_full
         return found[:limit], is_lost
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self.events) == self.events.maxlen
 
     def history(self) -> History:
         """Return the samples of the last hour as series."""
@@ -146,34 +141,14 @@ class Recorder:
         samples, self._unwritten = self._unwritten, []
         events, self._unwritten_events = self._unwritten_events, []
         with contextlib.suppress(OSError):
-            _write(self._samples_file, samples, self._samples)
-            _write(self._events_file, events, self.events)
+            # Copies, since events may be added meanwhile.
+            self._samples_file.append(samples, lambda: tuple(self._samples))
+            self._events_file.append(events, lambda: tuple(self.events))
 
     def _read(self) -> tuple[list[Sample], list[TimelineEvent]]:
         oldest = time.time() - WINDOW_S
-        samples = [each for each in _lines(self._samples_file, Sample) if each.at >= oldest]
-        return samples, _lines(self._events_file, TimelineEvent)[-KEPT_EVENTS:]
-
-
-def _write(file: Path, new: Iterable[msgspec.Struct], every: Iterable[msgspec.Struct]) -> None:
-    """Append the new lines; write `every` line instead if the file is too long."""
-    data = b"".join(msgspec.json.encode(each) + b"\n" for each in new)
-    if not data:
-        return
-    if file.exists() and file.stat().st_size + len(data) > MAX_BYTES:
-        replace_file(file, b"".join(msgspec.json.encode(each) + b"\n" for each in tuple(every)), sync=False)
-        return
-    append(file, data)
-
-
-def _lines(file: Path, tp: type[T]) -> list[T]:
-    found: list[T] = []
-    with contextlib.suppress(OSError):
-        for text in file.read_bytes().splitlines():
-            # The last line of a killed kernel may be incomplete.
-            with contextlib.suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(text, type=tp))
-    return found
+        samples = [each for each in self._samples_file.read() if each.at >= oldest]
+        return samples, self._events_file.read()[-KEPT_EVENTS:]
 
 
 def _series(points: list[Point | None]) -> Series:

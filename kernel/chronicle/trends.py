@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from kernel.chronicle.disk import folder_bytes
-from proto.host.durable import append, replace_file
+from kernel.chronicle.line_file import LineFile
 from proto.ops.kernel import Trend
 
 INTERVAL_S = 3600.0
@@ -45,7 +45,7 @@ class Trends:
     """The record for one data directory, while its kernel runs."""
 
     def __init__(self, data_dir: Path, deaths: Deaths) -> None:
-        self._file = data_dir / "trends.jsonl"
+        self._file = LineFile(data_dir / "trends.jsonl", Line, MAX_BYTES)
         self._services = data_dir / "services"
         self._deaths = deaths
         self._recorded: Mapping[str, int] = {}
@@ -54,7 +54,7 @@ class Trends:
 
     async def run(self) -> None:
         """Record until cancelled; then write the deaths, without measuring stores again."""
-        self._lines = await trio.to_thread.run_sync(self._read)
+        self._lines = await trio.to_thread.run_sync(self._file.read)
         try:
             while True:
                 await self._note(await trio.to_thread.run_sync(self._held, abandon_on_cancel=True))
@@ -92,23 +92,7 @@ class Trends:
             self._lines = [*(one for one in self._lines if one.at >= line.at - WINDOW_S), line]
 
     def _append(self, line: Line) -> None:
-        if self._file.exists() and self._file.stat().st_size > MAX_BYTES:
-            shortened = daily(self._read(), line.at - KEPT_DAYS * 86_400)
-            replace_file(self._file, b"".join(map(_encoded, shortened)), sync=False)
-        append(self._file, _encoded(line))
-
-    def _read(self) -> list[Line]:
-        found: list[Line] = []
-        with contextlib.suppress(OSError):
-            for text in self._file.read_bytes().splitlines():
-                # The last line of a killed kernel may be incomplete.
-                with contextlib.suppress(msgspec.DecodeError):
-                    found.append(msgspec.json.decode(text, type=Line))
-        return found
-
-
-def _encoded(line: Line) -> bytes:
-    return msgspec.json.encode(line) + b"\n"
+        self._file.append([line], lambda: [*daily(self._file.read(), line.at - KEPT_DAYS * 86_400), line])
 
 
 def daily(lines: Iterable[Line], since: float) -> list[Line]:

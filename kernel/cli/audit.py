@@ -17,9 +17,10 @@ import msgspec
 
 from kernel.chronicle.audit import AuditEntry, entries, files_of, now, path_of
 from kernel.cli.logs import POLL_S, Followed
-from kernel.configure.settings import seconds
+from kernel.configure.config import seconds
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import escaped, say
+from proto.vocabulary import current_name
 
 DEFAULT_COUNT = 50
 
@@ -65,7 +66,7 @@ def _filter(arguments: argparse.Namespace, since: datetime.datetime | None) -> C
         return (
             (since is None or entry.at >= since)
             and arguments.who in (None, entry.who)
-            and (arguments.operation is None or fnmatch.fnmatchcase(entry.operation, arguments.operation))
+            and (arguments.operation is None or fnmatch.fnmatchcase(current_name(entry.operation), arguments.operation))
             and not (arguments.failed and entry.outcome == "ok")
         )
 

@@ -21,10 +21,11 @@ from pathlib import Path
 
 import msgspec
 
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
 from kernel.cli.settings_file import SettingsFile, edited
 from kernel.configure.catalog import ENTRIES
-from kernel.configure.config import load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.configure.config import ConfigError
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import say, show_answer, size

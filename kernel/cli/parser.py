@@ -39,12 +39,14 @@ for the MCP servers that you have already:
 
 
 class _Parser(argparse.ArgumentParser):
+    _is_mixing = False
+
     def parse_known_args(  # type: ignore[override]  # argparse declares overloads for other namespaces
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; a command that takes a server's command (`TAKES_SERVER`) gets what follows `--` as `server`."""
         if not self.get_default(TAKES_SERVER):
-            parsed, unknown = super().parse_known_args(args, namespace)
+            parsed, unknown = self._mixed(args, namespace)
             strange = [text for text in unknown if text.startswith("-") and text not in ("-", "--")]
             if strange and self.get_default("run"):
                 # Only a command knows its options, so it reports this before the whole parser does.
@@ -52,6 +54,8 @@ class _Parser(argparse.ArgumentParser):
                 options = [name for action in self._actions for name in action.option_strings]
                 near = did_you_mean(given, options) or f"; its options: {', '.join(filter(_is_long, options))}"
                 self.error(f"there is no option {given}{near}")
+            if unknown and self.get_default("run") and not self._is_mixing:
+                self.error(f"one argument too many: {unknown[0]}")
             return parsed, unknown
         argv = list(args or ())
         end = argv.index("--") if "--" in argv else len(argv)
@@ -60,6 +64,18 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"the server's command goes after `--`: {self.prog} … -- {' '.join(unknown)}")
         found.server = argv[end + 1 :]
         return found, unknown
+
+    def _mixed(
+        self, args: Sequence[str] | None, namespace: argparse.Namespace | None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; arguments of a command may stand before, between and after its options."""
+        if self._is_mixing or not self.get_default("run") or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
@@ -249,7 +265,7 @@ def _services(command: AddCommand) -> None:
     )
     audit.add_argument("--since", metavar="WHEN", help="how long ago (90s, 10min, 1h, 2d), or a date or time")
     audit.add_argument("--who", metavar="NAME", help="a token's name, stdio, http, operator, or a service")
-    audit.add_argument("--operation", metavar="GLOB", help="an operation, such as noyalib_set, or 'yaml_*'")
+    audit.add_argument("--operation", metavar="GLOB", help="an operation, such as yaml_set, or 'yaml_*'")
     audit.add_argument("--failed", action="store_true", help="only what failed or was refused")
     audit.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with --since, all)")
     add_json(audit, help="the lines as written, one object each")
@@ -265,6 +281,17 @@ examples:
   linckia import --from space-browser disk.db         the resource sets, sources and plans of mcp-space-browser
 """
 
+SYNC_EPILOG = """\
+examples:
+  linckia token create laptop --sync                            on the other machine; prints the token
+  linckia sync https://desk.example --token-file ~/desk.token   on this one
+  linckia sync https://desk.example --token-file ~/desk.token --every 5min
+
+Both kernels end with the same conversations and memories. What was deleted on one side is deleted on the other. If both
+sides corrected a memory, both texts are kept. Memories of single MCP sessions stay where they are. Repeat an
+interrupted sync to go on. Ends with status 1 if something could not be joined.
+"""
+
 
 def _carry(command: AddCommand) -> None:
     export = command(
@@ -277,6 +304,24 @@ def _carry(command: AddCommand) -> None:
     importing.add_argument("source", metavar="PATH", help="the directory of the export, or the database")
     from_help = "the program that the database belongs to"
     importing.add_argument("--from", dest="origin", choices=("tapes", "space-browser"), help=from_help)
+    syncing = command(
+        "sync", "carry.sync.sync", "join conversations and memories with the kernel of another machine", SYNC_EPILOG
+    )
+    syncing.add_argument(
+        "url", metavar="URL", help="its address, such as https://desk.example or http://127.0.0.1:3001"
+    )
+    token_help = "file with a token that was made there by `linckia token create NAME --sync`; or LINCKIA_SYNC_TOKEN"
+    syncing.add_argument("--token-file", metavar="FILE", help=token_help)
+    syncing.add_argument("--only", choices=("chats", "memory"), help="only these (default: both)")
+    repeat = syncing.add_mutually_exclusive_group()
+    repeat.add_argument("--every", metavar="SPAN", help="until Ctrl-C, with this pause (90s, 5min, 1h)")
+    repeat.add_argument("--once", action="store_true", help="one time (the default)")
+    syncing.add_argument("--dry-run", action="store_true", help="compare, and change nothing")
+    plain_help = "allow http:// to other machines: whoever can read the network's traffic gets the token and all data"
+    syncing.add_argument("--plain-http", action="store_true", help=plain_help)
+    timeout_help = "how long to wait for each answer (default: 150)"
+    syncing.add_argument("--timeout", metavar="SECONDS", type=float, default=150.0, help=timeout_help)
+    add_json(syncing, help="what came, went and was deleted, as JSON")
 
 
 REEMBED_EPILOG = """\
@@ -339,6 +384,7 @@ def _backups(command: AddCommand) -> None:
 TOKEN_EPILOG = """\
 examples:
   linckia token create ci --surface files --root ~/notes --read-only --expires 30d
+  linckia token create laptop --sync
   linckia token list
   linckia token revoke ci
 
@@ -353,6 +399,8 @@ def _token(command: AddCommand) -> None:
     token.add_argument("name", metavar="NAME", nargs="?", help="the token to create or revoke")
     surface_help = "only operations on this surface, at its URL; may be repeated (default: all)"
     token.add_argument("--surface", metavar="SURFACE", dest="surfaces", action="append", help=surface_help)
+    sync_help = "only for `linckia sync` of another machine, which reads, writes and deletes all chats and memories"
+    token.add_argument("--sync", action="store_true", help=sync_help)
     root_help = "only files at or below this folder, which must be below a root; may be repeated (default: all)"
     token.add_argument("--root", metavar="PATH", dest="roots", action="append", help=root_help)
     token.add_argument("--read-only", action="store_true", help="only operations that change nothing")

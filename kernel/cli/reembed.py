@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kernel.configure.config import Flags, load
-from kernel.configure.settings import ConfigError
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.configure.config import ConfigError
 from proto.control.client import Client, KernelGone, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Bars, OnProgress, connect, counted, patiently, say

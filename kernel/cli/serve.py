@@ -13,15 +13,16 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from kernel import VERSION
 from kernel.cli import EXIT_HELD
+from kernel.cli.care import data_format
 from kernel.cli.kernel_log import open_log
-from kernel.configure import data_format
-from kernel.configure.config import Config, load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.configure.config import Config, ConfigError
 from kernel.supervisor.spawn import Prestarted
 from proto.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from proto.control.client import CallFailed, Client, ControlError
@@ -47,7 +48,8 @@ log = logging.getLogger("linckia.kernel")
 def serve(arguments: argparse.Namespace) -> int:
     """Run until the kernel has ended in order. Raises Usage, Failed."""
     try:
-        config = load(flags_of(arguments), os.environ)
+        read_settings = partial(load, flags_of(arguments), os.environ)
+        config = read_settings()
         _allow_descriptors()
         with _held(config, ephemeral=arguments.ephemeral) as listener:
             data_format.claim(config.data_dir)
@@ -60,7 +62,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 ) from None
             for warning in config.warnings:
                 log.warning("%s", warning)
-            _run(config, listener, arguments)
+            _run(config, listener, read_settings, ephemeral=arguments.ephemeral)
     except ConfigError as error:
         raise Usage(str(error)) from None
     except AlreadyHeld as error:
@@ -123,7 +125,7 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
         return
 
 
-def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
+def _run(config: Config, listener: socket.socket, read_settings: Callable[[], Config], *, ephemeral: bool) -> None:
     """Run the kernel. Raises ConfigError, Failed."""
     prestarted = None
     # If this fails, the front starts from scratch later, and the problem is reported then.
@@ -139,23 +141,32 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace)
     # Before any thread starts: the few threads need no heaps of their own, whose free ends are never returned.
     limit_heaps(1)
 
-    from kernel.app import leaves, run
+    from kernel.app import run
 
     serving = partial(
-        run, config, listener, ephemeral=arguments.ephemeral, prestarted=prestarted,
-        on_ready=partial(announce, config),
+        run, config, listener, ephemeral=ephemeral, prestarted=prestarted,
+        on_ready=partial(announce, config), read_settings=read_settings,
     )  # fmt: skip
     try:
         trio.run(serving)
     except Exception as error:
-        for leaf in leaves(error):
+        for leaf in _leaves(error):
             if isinstance(leaf, ConfigError):
                 raise leaf from None
         log.critical("the kernel failed because of a defect", exc_info=error)
         raise Failed(
-            f"the kernel failed because of a defect: {next(leaves(error))!r}; see "
+            f"the kernel failed because of a defect: {next(_leaves(error))!r}; see "
             f"{log_dir(config.data_dir) / 'kernel.log'}. Acknowledged data is on disk; start the kernel again."
         ) from None
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the individual errors inside nested exception groups, which nurseries create."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def flags_of(arguments: argparse.Namespace) -> Flags:

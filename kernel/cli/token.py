@@ -15,14 +15,15 @@ from pathlib import Path
 import msgspec
 
 from kernel.cli.servers.tables import mounts
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
 from kernel.configure import token_editing, tokens
-from kernel.configure.config import load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.configure.config import ConfigError
 from proto.control.client import Client, ControlError, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Cell, complain, say, show_answer, show_json
 from proto.grants import Token
-from proto.operation import SURFACES
+from proto.operation import SURFACES, SYNC
 from proto.ops.kernel import KernelStatusParams, KernelTokensChanged
 
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
@@ -32,8 +33,11 @@ _DROP = ("CREATED", "RATE", "SURFACES", "ROOTS")
 def token(arguments: argparse.Namespace) -> int:
     """Create, list or revoke tokens. Raises Usage, Failed, ControlError, OSError."""
     act = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
-    if arguments.action != "create" and any((arguments.surfaces, arguments.roots, arguments.read_only)):
-        raise Usage("--surface, --root and --read-only are for `linckia token create`")
+    limits = (arguments.surfaces, arguments.roots, arguments.read_only)
+    if arguments.action != "create" and any((*limits, arguments.sync)):
+        raise Usage("--surface, --sync, --root and --read-only are for `linckia token create`")
+    if arguments.sync and any(limits):
+        raise Usage("--sync: such a token is for `linckia sync` alone; leave out --surface, --root and --read-only")
     if arguments.action != "create" and (arguments.expires, arguments.rate) != (None, None):
         raise Usage("--expires and --rate are for `linckia token create`")
     if (arguments.name is None) != (arguments.action == "list"):
@@ -48,11 +52,12 @@ def token(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
-    surfaces = arguments.surfaces or ()
+    surfaces = (SYNC,) if arguments.sync else arguments.surfaces or ()
+    known = SURFACES if set(surfaces) <= set(SURFACES) else (*SURFACES, *mounts(data_dir))
     made, secret = token_editing.create(
         data_dir, name=arguments.name, surfaces=surfaces, roots=arguments.roots or (), read_only=arguments.read_only,
         expires=arguments.expires, rate=arguments.rate,
-        known_surfaces=SURFACES if set(surfaces) <= set(SURFACES) else (*SURFACES, *mounts(data_dir)),
+        known_surfaces=(SYNC,) if arguments.sync else known,
         known_roots=partial(_roots_in_force, arguments.data, data_dir),
     )  # fmt: skip
     _take_up(data_dir, arguments)

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import structs
 
 from kernel.configure import manifests
-from kernel.configure.settings import REST_AFTER_S, ClusterSettings, ConfigError
+from kernel.configure.config import REST_AFTER_S, ClusterSettings, ConfigError
 from kernel.configure.spec import Restart, ServiceSpec, ZygoteSpec
 from proto.host import extras
 from proto.host.machine import usable_cores
 from proto.json_types import Layer
-from proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
+from proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Supervised, Zygote
 from proto.names import module
 from proto.suggestions import nearest
 from proto.wire.cluster import Placed, Resources
@@ -34,14 +34,6 @@ _RUNTIME = module("services.runtime.main")
 
 _LONG_PAUSE = 5
 """A costly zygote rests after this many times `rest_after_s` without its services: by default half an hour in total."""
-
-_SAME = (set(ServiceSpec.__struct_fields__) & set(Manifest.__struct_fields__)) - {
-    "module",
-    "zygote",
-    "modes",
-    "restart",
-}
-"""Fields that manifests and child specs share."""
 
 
 class ServiceEntry(msgspec.Struct, frozen=True):
@@ -92,7 +84,7 @@ def entry(found: manifests.PackagedManifest) -> ServiceEntry:
     modes = tuple(mode for mode in manifest.modes if mode != "cuda" or gpu_usable())
     env = {HEAPS: str(usable_cores() + 1)} if manifest.heap_per_core else {}
     threads = manifest.threads + THREADS_A_CORE * (os.cpu_count() or 1)
-    same = {name: getattr(manifest, name) for name in _SAME}
+    same = {name: getattr(manifest, name) for name in Supervised.__struct_fields__}
     if "cuda" in modes and manifest.torch is not None:
         same["memory_limit_bytes"] = max(manifest.memory_limit_bytes, manifest.torch.memory_limit_with_gpu_bytes)
     return ServiceEntry(

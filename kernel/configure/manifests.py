@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel.configure.settings import ConfigError
+from kernel.configure.config import ConfigError
 from proto.json_types import Layer
 from proto.manifest import GIB, Manifest, Template
 from proto.names import module

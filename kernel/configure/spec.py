@@ -9,6 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from proto.manifest import Supervised
+
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Seconds = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -43,34 +45,17 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """Delay before a FAILED service is retried: most causes, such as a full disk, are fixed by then."""
 
 
-class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One service."""
+class ServiceSpec(Supervised, frozen=True, kw_only=True):
+    """One process of a service."""
 
-    name: Name
     module: str
     """Module that defines `open_service`."""
     zygote: str | None = None
     """Name of the zygote that forks it; None if it always starts from scratch."""
-    standby: bool = True
-    """Whether a process forked in advance waits for this one's death (`standby`). Requires a zygote."""
-    standby_first_s: Seconds = 1.0
-    """Delay from the first READY to the first standby: during start-up, clients need the processors."""
-    standby_rests_after_s: Positive | None = 300.0
-    """Seconds without a client's call after which the standby is ended, until the next call. None: never."""
     rests_after_s: Positive | None = None
     """Seconds without any call after which its process ends, for services that only act when called. None: never."""
-    rests_while: tuple[str, str] | None = None
-    """A key of its `info` and the value it must have for the service to rest. None: no condition."""
-    lazy: bool = False
-    """Whether it starts with its first call rather than with the system, and after FAILED with the next call."""
     grows_after_s: Positive | None = None
     """How long calls wait for its pool before a process of it that rests is started. None: not at all."""
-    zygote_wait_s: Seconds | None = None
-    """How long its start waits for a loading zygote, if not as long as the zygote's spec says."""
-    programs: bool = False
-    """Whether it starts programs, whose memory `status` adds to its own."""
-    handoff: bool = False
-    """Whether it has a second socket, over which the kernel passes it sockets of clients."""
     depends_on: tuple[str, ...] = ()
     """Services that must be READY once before it starts for the first time. Their later deaths do not affect it."""
     modes: tuple[str, ...] = ()
@@ -84,41 +69,22 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     intensity: Annotated[int, Meta(ge=0)] = 6
     """More deaths than this within `period_s` are a crash loop. A service that always dies at once gets there in about
     6 s: longer than passing disturbances, shorter than a caller's patience."""
-    start_tries: Annotated[int, Meta(ge=1)] | None = None
-    """This many consecutive unhealthy deaths, the last one before READY, are a crash loop too: slow starts that fail
-    never exceed the intensity. None: no such limit."""
     period_s: Positive = 30.0
     """Window for `intensity`: short, so that unrelated deaths hours apart never add up."""
     backoff: Backoff = Backoff()
-    startup_timeout_s: Positive = 60.0
-    """Limit from spawn to READY: with a cold page cache, loading a model from a slow disk takes tens of seconds."""
     ping_interval_s: Positive = 1.0
     """A ping costs 0.1 ms, and people hardly notice stalls shorter than a second."""
-    hang_timeout_s: Positive = 5.0
-    """A healthy event loop answers in milliseconds, a starved one within a second; callers' deadlines are 10 s."""
-    stall_s: Positive | None = None
-    """Hang limit for services that never keep their loop busy: time without a pong in which the process slept or had a
-    processor, not counting waits for a processor (`processes`). None: it may compute for `hang_timeout_s`."""
     shutdown_timeout_s: Positive = 5.0
     """Time for in-flight calls to finish when it is told to end."""
     term_timeout_s: Positive = 2.0
     """SIGTERM cancels in-flight calls, which takes no longer than closing a database."""
     abort_timeout_s: Positive = 1.0
     """SIGABRT only prints stacks and ends the process, usually within a millisecond."""
-    memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
-    """Limit for its own memory, including swap, excluding file-backed pages; above it the service is replaced. None: no
-    limit."""
-    disk_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
-    """Limit for its own folder and deleted files it has open; above it the service is ended. None: no limit."""
     thread_limit: Annotated[int, Meta(gt=0)] | None = None
     """Above this the service is ended; a service with its own user cannot start many more. None: no limit."""
-    in_flight: Annotated[int, Meta(ge=1)] = 64
-    """Calls served at once; more would only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256
     """Calls that may wait: room for a burst of an agent's parallel calls, not for an hour's backlog."""
-    calls_wait_s: Positive | None = None
-    """Time that a call waits for a process to become READY, if that is shorter than its deadline. None: no limit."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = {}  # noqa: RUF012  # msgspec copies it
     """Additional environment variables."""
     oom_score_adj: Annotated[int, Meta(ge=0, le=1000)] = 500
     """When memory runs out, the system kills a service before the kernel, which alone can restart others."""

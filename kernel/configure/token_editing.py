@@ -11,7 +11,7 @@ from typing import Final
 
 from kernel.configure import tokens
 from kernel.configure.catalog import ENTRIES
-from kernel.configure.settings import seconds
+from kernel.configure.config import seconds
 from proto.grants import HTTP, MAX_ROOTS, STDIO, Token, parse_rate
 from proto.operation import ALL, CLIENT, COMPACT, OPERATOR
 from proto.suggestions import nearest

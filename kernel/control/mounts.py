@@ -7,7 +7,6 @@ and only its own calls wait for it.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -17,8 +16,7 @@ from msgspec import structs
 
 from kernel.configure import catalog, manifests
 from kernel.configure.catalog import ServiceEntry
-from kernel.configure.config import Config, load
-from kernel.configure.settings import ConfigError
+from kernel.configure.config import Config, ConfigError
 from kernel.router.generation import Limits
 from kernel.router.router import Router
 from kernel.supervisor.supervisor import Supervisor
@@ -46,6 +44,7 @@ class LiveMounts:
     router: Router
     supervisor: Supervisor
     replace_table: Callable[[Table], None]
+    read_settings: Callable[[], Config]
     _version: int = 1
     _changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     _reloading: trio.Lock = field(default_factory=trio.Lock)
@@ -69,7 +68,7 @@ class LiveMounts:
         """
         async with self._reloading:
             # Roots may be on a network that does not answer.
-            config = await trio.to_thread.run_sync(load, self.config.flags, os.environ, abandon_on_cancel=True)
+            config = await trio.to_thread.run_sync(self.read_settings, abandon_on_cancel=True)
             return self._apply(config)
 
     def _apply(self, config: Config) -> MountsReloaded:
@@ -124,7 +123,7 @@ def limits_of(entry: ServiceEntry) -> Limits:
 
 
 def _template(config: Config) -> manifests.PackagedTemplate:
-    return next(each for each in manifests.templates(config.flags.packages) if each.template.table == TABLE)
+    return next(each for each in manifests.templates(config.packages) if each.template.table == TABLE)
 
 
 def operations(entries: Mapping[str, ServiceEntry], config: Config) -> Iterator[Operation[object]]:

@@ -34,7 +34,7 @@ from proto.control.address import log_dir
 from proto.errors import Forbidden, InvalidParams, OperationError
 from proto.grants import Token
 from proto.names import module
-from proto.operation import CLIENT, OPERATOR, Params, operation_of
+from proto.operation import CLIENT, OPERATOR, Params
 from proto.ops import observation as ops
 from proto.ops.kernel import SERVICE, Done, KernelStatus
 from proto.origin import Origin
@@ -124,8 +124,7 @@ class Observation:
             ops.KernelNewLogLines: self._new_log_lines,
             ops.KernelPageCall: self._page_call,
         }
-        for params, handler in handlers.items():
-            self.router.serve_local(operation_of(params).name, handler)
+        self.router.serve_local(handlers)
 
     def _service_of(self) -> dict[str, str]:
         """Return the service of each process."""

@@ -16,8 +16,7 @@ import trio
 from kernel import VERSION
 from kernel.chronicle.audit import Audit, AuditEntry, now
 from kernel.chronicle.trends import Trends
-from kernel.configure.config import Config, load
-from kernel.configure.settings import ConfigError
+from kernel.configure.config import Config, ConfigError
 from kernel.configure.tokens import CannotRead, LiveTokens
 from kernel.control.handoff import Handoff
 from kernel.control.mounts import LiveMounts
@@ -35,7 +34,7 @@ from proto.grants import TokenTable
 from proto.http import CONTENT_PATH
 from proto.later import filled
 from proto.mounts import TOOLS_CALL, MountRequest, MountTable
-from proto.operation import CLIENT, OPERATOR, Operation, Params, Role, operation_of
+from proto.operation import CLIENT, OPERATOR, Operation, Params, Role
 from proto.ops import kernel as ops
 from proto.origin import Mandated, Origin
 from proto.wire import frames
@@ -114,6 +113,7 @@ class KernelOperations:
     handoff: Handoff
     mandates: Mandates
     mounts: LiveMounts
+    read_settings: Callable[[], Config]
     shut_down: Callable[[], None]
     schedule: Schedule
     trends: Trends
@@ -132,6 +132,7 @@ class KernelOperations:
         handlers: dict[type[Params[Any]], LocalHandler] = {
             ops.KernelStatusParams: self._status,
             ops.KernelRestart: self._restart,
+            ops.ServicesRestart: self._restart_for_client,
             ops.KernelStart: self._start,
             ops.KernelStop: self._stop,
             ops.KernelLogs: self._logs,
@@ -154,8 +155,7 @@ class KernelOperations:
         }
         if self.injector is not None:
             handlers |= self.injector.handlers(self.supervisor.known)
-        for params, handler in handlers.items():
-            self.router.serve_local(operation_of(params).name, handler)
+        self.router.serve_local(handlers)
 
     async def _status(self, params: ops.KernelStatusParams, caller: str) -> ops.KernelStatus:
         return await self.status(caller)
@@ -178,7 +178,7 @@ class KernelOperations:
             roots=[str(root) for root in self.config.roots],
             read_only_roots=[str(root) for root in self.config.read_only_roots],
             read_only=self.config.read_only,
-            packages=list(self.config.flags.packages),
+            packages=list(self.config.packages),
             http_url=self.http_url,
             # Its address lets the bearer restart services.
             page_url=self.page_url if caller == OPERATOR else None,
@@ -206,8 +206,7 @@ class KernelOperations:
         """
 
         def share(pid: int) -> int | None:
-            measure = processes.proportional_bytes
-            return processes.total(measure, pid) if pid in with_programs else measure(pid)
+            return processes.total(processes.proportional_bytes, pid, with_programs=pid in with_programs)
 
         if (now := trio.current_time()) >= self._shares_until:
             self._shares, self._shares_until = {}, now + SHARES_FRESH_S
@@ -336,10 +335,28 @@ class KernelOperations:
         done = [await self._begun(name, self.supervisor.restart) for name in self._processes_of(params.service)]
         return ops.Done(message="; ".join(done))
 
+    async def _restart_for_client(self, params: ops.ServicesRestart, caller: str) -> ops.Done:
+        """Restart what runs or should run, with the settings that it has: anything else is the operator's to decide."""
+        names = self._processes_of(params.service)
+        service = self.router.lane(params.service).service
+        if service == FRONT:
+            raise OperationError(
+                f"`service`: {service} carries this call, so it cannot be restarted by it; the operator can:"
+                f" `linckia restart {service}`",
+                field="service",
+            )
+        if any(self.supervisor.state(name) is ServiceState.STOPPED for name in names):
+            raise OperationError(
+                f"`service`: the operator has stopped {params.service}, and can start it: `linckia start {service}`",
+                field="service",
+            )
+        done = [await self._begun(name, self.supervisor.restart) for name in names]
+        return ops.Done(message="; ".join(done))
+
     def _reload_table(self, service: str) -> None:
         """Read the service's table in the settings again, which may have changed. Raises InvalidParams."""
         try:
-            tables = load(self.config.flags, os.environ).services
+            tables = self.read_settings().services
         except ConfigError as error:
             raise InvalidParams(f"nothing was restarted: {error}") from None
         for table in (self.config.services, tables):
@@ -456,7 +473,12 @@ class KernelOperations:
         # The kernel's own operations control services; the front's need the client's connection.
         if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or not is_tool:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        return operation, operation.parse(arguments)
+        try:
+            return operation, operation.parse(arguments)
+        except InvalidParams as error:
+            inner = error.failure.field
+            where = f"arguments.{inner}" if inner else "arguments"
+            raise InvalidParams(f"`arguments` of {operation.name}: {error}", field=where) from None
 
     def _processes_of(self, name: str) -> list[str]:
         """Return the names of a service's processes, or `name` itself if it is a process. Raises InvalidParams."""

@@ -12,7 +12,7 @@ from kernel.chronicle.audit_positions import read_after
 from kernel.chronicle.history import Recorder
 from kernel.router.router import Router
 from proto.errors import OperationError
-from proto.operation import Access, operation_of
+from proto.operation import Access
 from proto.ops import observation as ops
 
 GATHER_S = 0.25
@@ -27,7 +27,7 @@ class RecordedEvents:
         self._router = router
         self._audit = audit
         self._recorder = recorder
-        router.serve_local(operation_of(ops.KernelHappened).name, self._happened)
+        router.serve_local({ops.KernelHappened: self._happened})
 
     async def _happened(self, params: ops.KernelHappened, caller: str) -> ops.Happened:
         position, is_lost = params.audit, False

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.configure.settings import BackupSettings
+from kernel.configure.config import BackupSettings
 from proto.backup import Outcome, known
 from proto.names import module
 from proto.ops.kernel import BackupStatus

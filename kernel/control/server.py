@@ -21,7 +21,7 @@ import trio
 from kernel.chronicle.isolation import run_isolated
 from kernel.control.peers import is_admitted
 from kernel.router.generation import Undecoded
-from kernel.router.ports import Calls
+from kernel.router.router import Router
 from proto import keys
 from proto.errors import (
     Failure,
@@ -102,7 +102,7 @@ class Successor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ControlServer:
     """Serves requests on the control socket."""
 
-    router: Calls
+    router: Router
     table: Table
     attach: Attach
     started: trio.Event

@@ -214,10 +214,6 @@ class FrontClient:
         self._ids = itertools.count(FIRST_ID)
         self._questions: dict[int, Waiting] = {}
 
-    def requests(self, call_id: int) -> FrontRequests:
-        """Return the client interface for the front's call with this number."""
-        return FrontRequests(self, call_id)
-
     def answered(self, frame: Return | Fault | Unfinished | Progress) -> bool:
         """Return whether the frame belongs to a question; if it does, pass the answer on."""
         if isinstance(frame, Progress) or frame.id < FIRST_ID:

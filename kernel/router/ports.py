@@ -1,7 +1,6 @@
-"""The interfaces between supervisor, router and command line.
+"""The interface between supervisor and router, and those of handlers in the kernel.
 
-The supervisor passes each generation's channel to a `GenerationSink` (the router). The command line makes calls through
-`Calls` (the router). None of them knows the others' internals.
+The supervisor passes each generation's channel to a `GenerationSink` (the router), and does not know its internals.
 """
 
 from __future__ import annotations
@@ -9,17 +8,14 @@ from __future__ import annotations
 import enum
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from proto.operation import Operation, Params
-from proto.origin import Origin
+from kernel.router.generation import Generation, ServiceState
+from proto.operation import Params
 from proto.wire.channel import Channel, Link
 from proto.wire.frames import AnyFrame
-
-if TYPE_CHECKING:
-    from kernel.router.generation import Client, Generation, ServiceState
 
 ROUTINE = {"routine": True}
 """`extra` for routine log lines: they are written to the log file but not shown on a terminal."""
@@ -88,16 +84,6 @@ class GenerationSink(Protocol):
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         """The service's state changed. `retry_at` (trio's clock) is the time of the next start, if one is planned."""
-
-
-class Calls(Protocol):
-    """Makes calls for the kernel's own components."""
-
-    async def call(
-        self, operation: Operation[Any], params: Params[Any], *, origin: Origin, timeout_s: float | None = None,
-        client_requests: Client | None = None, written: bool = False,
-    ) -> object:  # fmt: skip
-        """See `Router.call`."""
 
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]

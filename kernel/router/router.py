@@ -21,6 +21,7 @@ from kernel.router.generation import (
     MAX_QUESTION_BYTES,
     Client,
     FrontClient,
+    FrontRequests,
     Generation,
     Limits,
     RoutedCall,
@@ -39,7 +40,7 @@ from proto import errors, mcp
 from proto.approvals import Rules
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.grants import Grant
-from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, operation_of
 from proto.ops import Table
 from proto.origin import Origin
 from proto.target import described
@@ -131,9 +132,9 @@ class Router:
     def _wake(self, instance: str) -> None:
         self._start_resting(instance)
 
-    def serve_local(self, name: str, handler: LocalHandler) -> None:
-        """Register the kernel's handler for operation `name` (declared with service `kernel`)."""
-        self._own[name] = handler
+    def serve_local(self, handlers: Mapping[type[Params[Any]], LocalHandler]) -> None:
+        """Register the kernel's handlers for its own operations, by their parameters."""
+        self._own |= {operation_of(params).name: handler for params, handler in handlers.items()}
 
     def lane(self, service: str) -> Lane:
         """Return the lane of a service, or of the service to which an instance belongs."""
@@ -149,7 +150,7 @@ class Router:
         client_requests: Client | None = None,
         written: bool = False,
     ) -> object:
-        """See `proto.wire.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`."""
+        """See `services.runtime.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`."""
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         waiting = Waiting(client_requests)
         call = RoutedCall(
@@ -241,6 +242,8 @@ class Router:
             params.check()
         except msgspec.DecodeError as error:
             raise errors.InvalidParams(f"{call.op.name}: {error}") from None
+        if self._gate is not None and self._gate.holds(call):
+            await self._gate.approved(call)
         return frames.pack_body(await self._answer_own(call, params, kept=(bytes,)))
 
     def up(self, generation: Generation) -> None:
@@ -334,7 +337,7 @@ class Router:
     def _from_service(self, generation: Generation, frame: Call) -> None:
         if frame.id in generation.made or frame.id in generation.asks:
             raise ProtocolViolation(f"call number {frame.id} is already used by an unanswered call")
-        operation = self.table.by_name.get(frame.op)
+        operation = self.table.by_name.get(frame.op) or self.table.get(frame.op)
         call = None if operation is None else self._routed(generation, frame, operation)
         try:
             generation.admit(frame)
@@ -371,7 +374,7 @@ class Router:
         caller = given.caller if given.caller in names else lane.service
         client_requests = parent.client_requests if parent is not None else None
         if caller == CLIENT and generation.client is not None:
-            client_requests = generation.client.requests(frame.id)
+            client_requests = FrontRequests(generation.client, frame.id)
         # The grant is that of the call being served, which no service can widen. A front names the grant of its other
         # calls. Other services have their own grant: everything they may call in their own name.
         own = given.grant if of_front else Grant(lane.service)
@@ -425,7 +428,7 @@ class Router:
     def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
         """Raise Forbidden if the caller, or a client with this grant, may not make the call."""
         operation, caller = call.op, call.origin.caller
-        if not operation.admits(caller):
+        if not operation.admits(caller) and not (caller == CLIENT and operation.admits_sync(grant)):
             who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
             raise Forbidden(f"{operation.name} may not be called by {who}")
         if self._read_only and caller == CLIENT and operation.access is not Access.READ:

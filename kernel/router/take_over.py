@@ -106,8 +106,8 @@ class TakenOver:
 
         call.done, call.client_requests, call.maker = done, None, None
         text = (
-            f"{call.op.name} is still running, as task {task}; call task_wait with this id for its result, or "
-            "task_cancel"
+            f"{call.op.name} is still running, as task {task}; call tasks_wait with this id for its result, or "
+            "tasks_cancel"
         )
         front.answer(number, OperationError(text, executed=Executed.MAYBE, data={"task": task}))
         return _Taken(call, waiting)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 import trio
@@ -15,12 +15,10 @@ import trio
 from kernel.configure.spec import ServiceSpec
 from kernel.router.ports import Cause, CauseKind
 from kernel.supervisor.processes import Activity
+from kernel.supervisor.zygote import ZygoteReport
 from proto.ops.kernel import ClusterStatus
 from proto.wire.channel import Link
 from proto.wire.launch import EXIT_OUT_OF_MEMORY, EXIT_PROGRAM_KILLED, LaunchConfig
-
-if TYPE_CHECKING:
-    from kernel.supervisor.zygote import ZygoteReport
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,25 +58,16 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
 
 
 class Running(Protocol):
-    """A started process."""
+    """A started process. What has a body is what is known of one on another machine."""
 
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def how(self) -> str:
-        """How it was started (`zygote`, `exec`, …), for status and logs."""
-
-    @property
-    def node(self) -> str:
-        """Node of the cluster that it runs on, where `pid` is valid; "" if it runs on this machine."""
-
-    @property
-    def link(self) -> Link: ...
-
-    @property
-    def handoff(self) -> socket.socket | None:
-        """The kernel's end of the socket that passes descriptors to it, if its spec has one."""
+    pid: int
+    how: str
+    """How it was started (`zygote`, `exec`, …), for status and logs."""
+    node: str
+    """Node of the cluster that it runs on, where `pid` is valid; "" if it runs on this machine."""
+    link: Link
+    handoff: socket.socket | None
+    """The kernel's end of the socket that passes descriptors to it, if its spec has one."""
 
     async def wait(self) -> Exit:
         """Wait until it and its process group are gone. May be awaited again after cancellation."""
@@ -97,15 +86,19 @@ class Running(Protocol):
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it, so that it does nothing until continued."""
+        return False
 
     def activity(self) -> Activity | None:
         """Return what its threads are doing; None if unknown."""
+        return None
 
     def memory_bytes(self) -> int | None:
         """Return its own memory: anonymous and shared, including swap, excluding file-backed. None if unknown."""
+        return None
 
     async def tend(self, used: bool) -> None:
         """Do housekeeping at each ping, such as checking the log size. `used`: clients called it since the last one."""
+        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         """Release its resources. Call it after `wait`."""

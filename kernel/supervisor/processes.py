@@ -40,14 +40,23 @@ def family(pid: int) -> list[int]:
     found, left = [], [pid]
     while left:
         found.append(each := left.pop())
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{each}/task"):
-                left += map(int, _read(f"/proc/{each}/task/{thread}/children").split())
+        left += children(each)
     return found
 
 
-def total(measure: Callable[[int], int | None], pid: int) -> int | None:
-    """Return the sum of a measure over a process and its descendants; None if the process is gone."""
+def children(pid: int) -> list[int]:
+    """Return the children of a process, dead or alive; none if Linux does not list them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def total(measure: Callable[[int], int | None], pid: int, *, with_programs: bool) -> int | None:
+    """Return a measure of a process, or its sum over the process and its descendants; None if the process is gone."""
+    if not with_programs:
+        return measure(pid)
     sizes = [size for each in family(pid) if (size := measure(each)) is not None]
     return sum(sizes) if sizes else None
 
@@ -185,7 +194,7 @@ class Reaper:
 
     def __init__(self) -> None:
         self.own: set[int] = set()
-        self._older = frozenset(children())
+        self._older = frozenset(children(os.getpid()))
         """Children of the program that became the kernel."""
         self._strays: dict[int, float] = {}
         """Living orphans, and when they were first seen."""
@@ -206,7 +215,7 @@ class Reaper:
         if os.getpid() == 1:
             # All orphans of the container come here.
             return []
-        unknown = set(children()) - self.own - self._older
+        unknown = set(children(os.getpid())) - self.own - self._older
         return [pid for pid in unknown if session_of(pid) not in (self._session, None)]
 
     def end_strays(self, now: float) -> None:
@@ -254,15 +263,6 @@ def _kill_family(pid: int) -> None:
     for each in family(pid):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(each, signal.SIGKILL)
-
-
-def children() -> list[int]:
-    """Return the children of this process, dead or alive; none if Linux does not list them."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            found += map(int, _read(f"/proc/self/task/{thread}/children").split())
-    return found
 
 
 def _next_zombie() -> int | None:

@@ -352,6 +352,8 @@ class Supervisor:
         round_trip_s = generation.liveness.round_trip_s
         # Here, another process may have the number that it has on its node.
         pid = running.pid if not running.node else None
+        measure = processes.resident_bytes
+        rss_bytes = None if pid is None else processes.total(measure, pid, with_programs=spec.programs)
         return msgspec.structs.replace(
             report,
             pid=pid,
@@ -359,13 +361,9 @@ class Supervisor:
             programs=spec.programs,
             how=running.how,
             uptime_s=now - generation.ready_at if generation.ready_at is not None else None,
-            rss_bytes=None if pid is None else _resident_bytes(pid, with_programs=spec.programs),
+            rss_bytes=rss_bytes,
             in_flight=generation.in_flight,
             ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,
             info=generation.info,
             backlogs=generation.backlogs,
         )
-
-
-def _resident_bytes(pid: int, *, with_programs: bool) -> int | None:
-    return processes.total(processes.resident_bytes, pid) if with_programs else processes.resident_bytes(pid)

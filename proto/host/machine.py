@@ -94,19 +94,21 @@ async def give_back_at_rest(
         rests_s: processor time between two checks below which the process is idle.
     """
     given = before = 0.0
-    least = resident()
-    was_grown = False
+    least, was_grown, looks, pause = resident(), False, 0, 0
     while True:
         await trio.sleep(LOOK_EVERY_S)
+        looks += 1
         now, size = worked_s(), resident()
         is_idle = now - before < rests_s
         is_grown = size - least > GROWN_BYTES
         least = min(least, size)
-        if (is_idle and now - given >= WORTH_S) or (is_grown and was_grown):
+        if (is_idle and now - given >= WORTH_S) or (is_grown and was_grown and looks > pause):
             if is_idle:
                 await free()
             await give()
             given = now = worked_s()
-            # Whatever could not be returned is in use.
-            least, is_grown = resident(), False
+            left, looks = resident(), 0
+            # What could not be returned is in use, perhaps by large answers only: look again, each time later.
+            pause = 2 * pause + 1 if left - least > GROWN_BYTES and not is_idle and pause < 7 else 0
+            least, is_grown = (least, is_grown) if pause else (left, False)
         before, was_grown = now, is_grown

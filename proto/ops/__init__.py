@@ -20,7 +20,10 @@ from proto.suggestions import did_you_mean
 
 
 class Table(Mapping[str, Operation[object]]):
-    """Operations by name, and the endpoints that serve another API's format over HTTP; immutable."""
+    """Operations by name, and the endpoints that serve another API's format over HTTP; immutable.
+
+    They are found by their former names, too, but listed by their current ones.
+    """
 
     def __init__(self, operations: Iterable[Operation[object]], endpoints: Iterable[type[Endpoint]] = ()) -> None:
         self.endpoints = tuple(endpoints)
@@ -32,9 +35,13 @@ class Table(Mapping[str, Operation[object]]):
         self._by_former = {name: op for op in self.by_name.values() for name in op.former}
         if taken := self._by_former.keys() & self.by_name.keys():
             raise ValueError(f"a former name belongs to another operation: {', '.join(sorted(taken))}")
+        for op in self.by_name.values():
+            # Names of steps are accepted, too; `search` is the former name of a tool.
+            if op.step not in self.by_name:
+                self._by_former.setdefault(op.step, op)
 
     def __getitem__(self, name: str) -> Operation[object]:
-        return self.by_name[name]
+        return self.by_name.get(name) or self._by_former[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.by_name)
@@ -47,7 +54,7 @@ class Table(Mapping[str, Operation[object]]):
 
         Raises UnknownOperation, which suggests similar names.
         """
-        if (op := self.by_name.get(name) or self._by_former.get(name)) is None:
+        if (op := self.get(name)) is None:
             raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self.by_name)}", field="name")
         return op
 

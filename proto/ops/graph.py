@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role, SaidIfAny
 
 internal = Family("graph", role=Role.INTERNAL, callers=("documents", "knowledge", OPERATOR))
 tool = Family("graph", surfaces=("knowledge",))
@@ -150,9 +150,11 @@ class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: Annotated[list[Node], Meta(description="Nodes reached, without the start")]
     edges: list[Edge]
-    hubs: Annotated[list[Hub], Meta(description="Nodes with more edges than `fan_out`; the rest were not followed")]
+    hubs: Annotated[
+        list[Hub], Meta(description="Nodes with more edges than `fan_out`; the rest were not followed"), SaidIfAny
+    ]
     complete: Annotated[bool, Meta(description="Whether this is all: no hub was cut and `limit` was not reached")]
-    degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet"), SaidIfAny]
 
 
 Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of these types, in either case")]
@@ -161,7 +163,7 @@ Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of the
 @tool.read("graph_neighbors", deadline_s=30)
 class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
     """Graph: all nodes within some steps of one, over links of any kind, in both directions. Direct links of a note:
-    explore_links."""
+    notes_links."""
 
     id: NodeName
     depth: Annotated[int, Meta(ge=1, le=10, description="Steps to follow")] = 1
@@ -180,7 +182,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Node]
     edges: list[Edge]
     complete: Annotated[bool, Meta(description="If nothing was found: certainly no path within `max_length`")]
-    degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet"), SaidIfAny]
 
 
 @tool.read("graph_path", deadline_s=30)

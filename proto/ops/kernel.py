@@ -17,10 +17,11 @@ from proto.wire.front import SERVICE as FRONT
 SERVICE = "kernel"
 
 tool = Family(SERVICE, callers=(CLIENT, OPERATOR))
+step = Family(SERVICE, callers=(CLIENT, OPERATOR), role=Role.STEP)
 operator = Family(SERVICE, callers=(OPERATOR,))
 internal = Family(SERVICE, role=Role.INTERNAL)
 
-ServiceName = Annotated[str, Meta(min_length=1, max_length=64, description="Name of the service, as `status` shows it")]
+ServiceName = Annotated[str, Meta(min_length=1, max_length=64, description="Name of the service")]
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +153,14 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 @operator.write("kernel_restart", idempotent=False, deadline_s=300, text="message")
 class KernelRestart(Params[Done], frozen=True, kw_only=True):
     """Restart a service in order; returns once it is ready. The processes of a pool restart one by one."""
+
+    service: ServiceName
+
+
+@step.write("services_restart", idempotent=False, deadline_s=300, title="Restart a service", text="message")
+class ServicesRestart(Params[Done], frozen=True, kw_only=True):
+    """Restart one service of this system in order, for example one that misbehaves; no call is lost. Returns once it is
+    ready."""
 
     service: ServiceName
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from proto.errors import Kind
 from proto.http import CONTENT_PATH, FILE_CHUNK_BYTES, FileChunk
-from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route, SaidIfAny
 from proto.ops.pages import Page, Paged, resource
 
 SERVICE = "media"
@@ -56,7 +56,7 @@ class MediaArtifact(msgspec.Struct, frozen=True, kw_only=True):
     width: int
     height: int
     size: Annotated[int, Meta(description="Bytes")]
-    metadata: Annotated[dict[str, Any], Meta(description="For a frame of a video: its number and time")]
+    metadata: Annotated[dict[str, Any], Meta(description="For a frame of a video: its number and time"), SaidIfAny]
 
 
 class MediaInspection(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ A put states the whole content of a group, so it is idempotent and a crash canno
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -138,7 +138,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         count = len(self.hits) + self.unlikely
         said = f"nothing relevant was found: the best of {count} scores {self.best:.2f}"
-        return f"{said}; these are the nearest" if self.hits and self.best < UNLIKELY else said
+        return f"{said}; these are the nearest, unlikely ones" if self.hits and self.best < UNLIKELY else said
 
     hits: list[Hit] = []
     best: Annotated[float | None, Meta(description="Best score, even if it is not among the hits")] = None
@@ -165,6 +165,14 @@ class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ) = None
 
 
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Groups that follow each other, such as turns: a hit also counts by the group before it, and by others of its
+    whole."""
+
+    follows: Annotated[str, Meta(description="Metadata with the id of the group before")]
+    whole: Annotated[str, Meta(description="Metadata that names what a group is part of")]
+
+
 @internal.read("retrieve_search", deadline_s=30)
 class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
     """Search a collection by words and by meaning in parallel, fuse, and rerank if there is a cross-encoder."""
@@ -177,6 +185,7 @@ class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
     fusion: Fusion = Fusion()
     texts: Annotated[int, Meta(ge=0, le=1000, description="Number of hits returned with more than ids")] | None = None
     min_score: MinScore = 0.0
+    around: Surroundings | None = None
 
 
 class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,36 +251,6 @@ class RetrieveGroups(Params[GroupIds], frozen=True, kw_only=True):
     collection: Collection
     after: Annotated[str, Meta(description="Ids greater than this one")] = ""
     limit: Annotated[int, Meta(ge=1, le=10000, description="Ids at most")] = 10000
-
-
-class Moving(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the migration of one collection is."""
-
-    collection: str
-    copied: Annotated[int, Meta(description="Groups that were copied")] = 0
-    groups: Annotated[int, Meta(description="Groups in all")] = 0
-    comparing: Annotated[bool, Meta(description="Whether the copy is compared with the original")] = False
-    done: Annotated[bool, Meta(description="Whether the collection is in its new place")] = False
-
-
-class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a migration is; call again until nothing is left."""
-
-    moved: Annotated[list[str], Meta(description="Collections that this call brought to their new place")] = []
-    moving: Annotated[Moving | None, Meta(description="The collection being moved; null if none")] = None
-    left: Annotated[list[str], Meta(description="Collections that are not there yet")] = []
-
-
-@internal.write("retrieve_migrate", idempotent=True, deadline_s=120, callers=(OPERATOR,))
-class RetrieveMigrate(Params[Migrated], frozen=True, kw_only=True):
-    """Move collections to a PostgreSQL server, or back into files, while they are used; works for about `for_s`.
-
-    Interrupted at any point, it resumes. Every group is compared with its original before the copy takes its place.
-    """
-
-    to: Annotated[Literal["postgres", "local"], Meta(description="Where they are to be kept")]
-    collection: Annotated[str, Meta(description="Only this one; a client's begins with own.; empty: all")] = ""
-    for_s: Annotated[float, Meta(gt=0, le=60, description="How long this call works at least")] = 10.0
 
 
 Everywhere: TypeAlias = Annotated[

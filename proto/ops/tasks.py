@@ -67,10 +67,10 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@tool.write("task_start", idempotent=False, deadline_s=30, within_roots=True)
+@tool.write("tasks_start", idempotent=False, deadline_s=30, within_roots=True)
 class TaskStart(Params[Task], frozen=True, kw_only=True):
     """Start a call that goes on without you: it survives the end of this client and restarts of Linckia, and any later
-    session can fetch its result. Use it for long work (index, documents_add of a folder, download), then task_wait."""
+    session can fetch its result. Use it for long work, then tasks_wait."""
 
     operation: Annotated[str, Meta(max_length=128, description="Name of the operation")]
     arguments: Annotated[dict[str, Any], Meta(description="Its arguments")] = {}
@@ -91,14 +91,14 @@ class TaskAdopt(Params[Task], frozen=True, kw_only=True):
     grant: Annotated[Grant | None, Meta(description="The client's grant; null for the user of this machine")]
 
 
-@tool.read("task_get", deadline_s=10, within_roots=True)
+@tool.read("tasks_get", deadline_s=10, within_roots=True)
 class TaskGet(Params[Task], frozen=True, kw_only=True):
     """Return a task as it is now, with its result once it has ended."""
 
     id: TaskId
 
 
-@tool.read("task_list", deadline_s=10, within_roots=True)
+@tool.read("tasks_list", deadline_s=10, within_roots=True)
 class TaskListParams(Params[TaskList], frozen=True, kw_only=True):
     """List your tasks of the last 24 hours, also those of earlier sessions."""
 
@@ -106,7 +106,7 @@ class TaskListParams(Params[TaskList], frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=500, description="How many")] = 50
 
 
-@tool.read("task_wait", deadline_s=660, within_roots=True)
+@tool.read("tasks_wait", deadline_s=660, within_roots=True)
 class TaskWait(Params[Task], frozen=True, kw_only=True):
     """Wait until a task has ended, and return it with its result; after `timeout_s`, as it is by then."""
 
@@ -114,7 +114,7 @@ class TaskWait(Params[Task], frozen=True, kw_only=True):
     timeout_s: Annotated[Wait | None, Meta(description="Seconds; by default `after_s` of the settings, 50")] = None
 
 
-@tool.write("task_cancel", idempotent=True, deadline_s=30, within_roots=True)
+@tool.write("tasks_cancel", idempotent=True, deadline_s=30, within_roots=True)
 class TaskCancel(Params[Task], frozen=True, kw_only=True):
     """Cancel a task. What it has done already remains done; a task that has ended stays as it is."""
 
@@ -138,10 +138,10 @@ class TimerList(msgspec.Struct, frozen=True, kw_only=True):
     timers: list[Timer]
 
 
-@tool.write("schedule", idempotent=False, deadline_s=30, within_roots=True)
+@tool.write("timers_create", idempotent=False, deadline_s=30, within_roots=True)
 class Schedule(Params[Timer], frozen=True, kw_only=True):
-    """Have a call made later: once (`at`), or by a cron expression (`cron`). Each run is a task and takes effect once;
-    task_list shows the runs."""
+    """Schedule a call: once, later (`at`), or by a cron expression (`cron`). Each run is a task and takes effect once;
+    tasks_list shows the runs."""
 
     operation: Annotated[str, Meta(max_length=128, description="Name of the operation")]
     arguments: Annotated[dict[str, Any], Meta(description="Its arguments")] = {}
@@ -163,12 +163,12 @@ class Schedule(Params[Timer], frozen=True, kw_only=True):
         return f"timer {self.operation}"
 
 
-@tool.read("schedule_list", deadline_s=10, within_roots=True)
+@tool.read("timers_list", deadline_s=10, within_roots=True)
 class ScheduleList(Params[TimerList], frozen=True, kw_only=True):
     """List your timers."""
 
 
-@tool.destroy("schedule_cancel", idempotent=True, deadline_s=10, within_roots=True)
+@tool.destroy("timers_cancel", idempotent=True, deadline_s=10, within_roots=True)
 class ScheduleCancel(Params[Timer], frozen=True, kw_only=True):
     """Remove a timer. Runs that have begun go on."""
 

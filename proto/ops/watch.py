@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role, SaidIfAny
 
 internal = Family(
     "watch", role=Role.INTERNAL, callers=("documents", "events", "files", "knowledge", "transcripts", OPERATOR)
@@ -166,7 +166,7 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     sequence: Annotated[int, Meta(description="Number of the latest change")]
     changes: Annotated[int, Meta(description="Changes in the log")]
     subscriptions: list[SubscriptionStatus]
-    degraded: Annotated[list[str], Meta(description="Why changes may be reported late")]
+    degraded: Annotated[list[str], Meta(description="Why changes may be reported late"), SaidIfAny]
     problems: list[FolderProblem]
     problem_count: int
     size_bytes: int

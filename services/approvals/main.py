@@ -18,6 +18,7 @@ from proto.approvals import QUESTION
 from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
 from proto.mcp import INPUTS
 from proto.ops import approvals as ops
+from proto.vocabulary import current_name
 from services.approvals import preview, store
 from services.approvals.store import Row
 from services.runtime.database import Database, Kind
@@ -182,7 +183,8 @@ class Approvals:
     def _shown(self, row: Row, now_ns: int) -> ops.Approval:
         is_pending = row.state == store.PENDING
         return ops.Approval(
-            id=row.id, operation=row.operation, tool=row.tool, asker=row.asker, source=row.source, target=row.target,
+            id=row.id, operation=current_name(row.operation), tool=row.tool,
+            asker=row.asker, source=row.source, target=row.target,
             preview=row.preview, size=row.size, state=row.state, waiting=row.id in self._waiting,
             asked_at=_at(row.asked_ns), expires_at=_at(row.expires_ns),
             left_s=max(0.0, round((row.expires_ns - now_ns) / NS, 1)) if is_pending else 0,

@@ -8,13 +8,14 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import AddResult, DocumentsAdd
+from proto.ops.documents.change import AddResult
 from proto.ops.documents.reading import Document, Scalar, pairs
 from services.documents import restore
 from services.documents.add import folders
 from services.documents.add.add import add_directory
 from services.documents.components import OperationGroup
 from services.documents.operations import change as ops
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.store import globs, rows, snapshots
 from services.documents.store.databases import Store
 from services.documents.store.rows import DocumentAttributes

@@ -27,8 +27,9 @@ from proto.control.terminal import (
 )
 
 if TYPE_CHECKING:
-    from proto.ops.documents.change import AddResult, DocumentsAdd
+    from proto.ops.documents.change import AddResult
     from proto.ops.documents.reading import GetResult
+    from services.documents.operations.adding import DocumentsAdd
     from services.documents.operations.find import GrepResult
 
 PIECE_BYTES = 1024 * 1024
@@ -121,7 +122,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 def _to_add(arguments: argparse.Namespace) -> list[DocumentsAdd]:
     """Return the parameters of each call. Raises Usage, Failed."""
-    from proto.ops.documents.change import DocumentsAdd
+    from services.documents.operations.adding import DocumentsAdd
 
     for value in arguments.metadata or []:
         if "=" not in value:
@@ -157,8 +158,11 @@ def added(answer: AddResult, took_s: float) -> str:
 
 def run_ls(arguments: argparse.Namespace) -> int:
     """List documents, page by page."""
-    from proto.ops.documents.reading import Document, DocumentsList
+    from proto.ops.documents.reading import Document
+    from services.documents.operations.listing import DocumentsList
 
+    if arguments.limit is not None and arguments.limit < 1:
+        raise Usage(f"--limit is {arguments.limit}; it must be at least 1")
     order = None
     if arguments.reverse:
         order = "desc" if arguments.sort_by == "name" else "asc"
@@ -302,7 +306,7 @@ def run_restore(arguments: argparse.Namespace) -> int:
 
 def run_snapshots(arguments: argparse.Namespace) -> int:
     """List the snapshots, latest first."""
-    from proto.ops.documents.reading import DocumentsListSnapshots
+    from services.documents.operations.listing import DocumentsListSnapshots
 
     with connect(arguments) as client:
         answer = patiently(client, params_of(DocumentsListSnapshots, arguments))

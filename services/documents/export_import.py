@@ -20,7 +20,7 @@ from services.documents.components import OperationGroup
 from services.documents.operations import carry as ops
 from services.documents.store import kinds, objects, rows, snapshots, tables
 from services.documents.store.compress import DamagedContent
-from services.documents.store.objects import Block, Content
+from services.documents.store.objects import Block, PackedContent
 from services.documents.store.snapshots import SnapshotEntry
 from services.runtime.handlers import Context, handles
 
@@ -115,7 +115,7 @@ class ExportImport(OperationGroup):
     async def import_rows(self, params: ops.DocumentsImport, ctx: Context) -> ops.Imported:
         names = {one.hash: (one.path, one.mime_type) for one in reversed(params.documents)}
 
-        def pack() -> list[Content]:
+        def pack() -> list[PackedContent]:
             return [self._packed(data, names) for data in params.contents]
 
         contents = await trio.to_thread.run_sync(pack)
@@ -135,7 +135,7 @@ class ExportImport(OperationGroup):
         self._components.hurry()
         return ops.Imported(changed=changed)
 
-    def _packed(self, data: bytes, names: dict[str, tuple[str, str | None]]) -> Content:
+    def _packed(self, data: bytes, names: dict[str, tuple[str, str | None]]) -> PackedContent:
         digest = hashlib.sha256(data)
         path, mime = names.get(digest.hexdigest(), ("", None))
         if not path or len(data) > ops.INLINE_BYTES:
@@ -143,7 +143,7 @@ class ExportImport(OperationGroup):
                 "parameter `contents`: one does not belong to any of `documents`, or is too long", field="contents"
             )
         nature = kinds.nature(data, path, mime)
-        return Content(digest.digest(), len(data), nature, Block(*self._store.codec.pack(data)))
+        return PackedContent(digest.digest(), len(data), nature, Block(*self._store.codec.pack(data)))
 
 
 def _put_session(db: apsw.Connection, session: ops.CarriedSession) -> None:

@@ -14,7 +14,7 @@ import apsw
 import msgspec
 import trio
 
-from proto.errors import InvalidParams, LinckiaError
+from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.completing import NAMES_LIKE
 from proto.ops.documents import reading as ops
 from proto.ops.retrieve import RetrieveStatus
@@ -23,6 +23,18 @@ from services.documents.add import folders
 from services.documents.code import traversal
 from services.documents.components import OperationGroup
 from services.documents.operations import find
+from services.documents.operations.listing import (
+    CollectionCount,
+    CollectionsResult,
+    DocumentsList,
+    DocumentsListCollections,
+    DocumentsListSnapshots,
+    DocumentsStatus,
+    ListResult,
+    SnapshotsResult,
+    SortBy,
+    StatusResult,
+)
 from services.documents.store import objects, rows, snapshots, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
@@ -38,11 +50,11 @@ MAX_LISTED = 200_000
 CONTENT_BYTES = 1024 * 1024
 
 _ORDERS = {
-    ops.SortBy.NAME: "document.name COLLATE NOCASE {0}, document.name {0}, document.path {0}",
-    ops.SortBy.SIZE: "object.size {0}",
-    ops.SortBy.CREATED: "document.created_ns {0}",
-    ops.SortBy.MODIFIED: "document.modified_ns {0}",
-    ops.SortBy.INDEXED: "document.indexed_ns {0}",
+    SortBy.NAME: "document.name COLLATE NOCASE {0}, document.name {0}, document.path {0}",
+    SortBy.SIZE: "object.size {0}",
+    SortBy.CREATED: "document.created_ns {0}",
+    SortBy.MODIFIED: "document.modified_ns {0}",
+    SortBy.INDEXED: "document.indexed_ns {0}",
 }
 
 
@@ -59,8 +71,8 @@ class ReadOperations(OperationGroup):
         answer = await self._store.read(partial(grep.grep, params=params))
         return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.notes()])
 
-    @handles(ops.DocumentsList)
-    async def list_documents(self, params: ops.DocumentsList, ctx: Context) -> ops.ListResult:
+    @handles(DocumentsList)
+    async def list_documents(self, params: DocumentsList, ctx: Context) -> ListResult:
         return await self._store.read(lambda db: _listed(db, params))
 
     @handles(ops.DocumentsNames)
@@ -70,16 +82,16 @@ class ReadOperations(OperationGroup):
         query = f"SELECT DISTINCT name FROM document WHERE {NAMES_LIKE.format('name')}"
         return await self._store.read(lambda db: [name for (name,) in db.execute(query, (params.value,))])
 
-    @handles(ops.DocumentsListCollections)
-    async def list_collections(self, params: ops.DocumentsListCollections, ctx: Context) -> ops.CollectionsResult:
+    @handles(DocumentsListCollections)
+    async def list_collections(self, params: DocumentsListCollections, ctx: Context) -> CollectionsResult:
         found = await self._store.read(_collections)
-        return ops.CollectionsResult(collections=found, total=len(found))
+        return CollectionsResult(collections=found, total=len(found))
 
-    @handles(ops.DocumentsListSnapshots)
-    async def list_snapshots(self, params: ops.DocumentsListSnapshots, ctx: Context) -> ops.SnapshotsResult:
-        def query(db: apsw.Connection) -> ops.SnapshotsResult:
+    @handles(DocumentsListSnapshots)
+    async def list_snapshots(self, params: DocumentsListSnapshots, ctx: Context) -> SnapshotsResult:
+        def query(db: apsw.Connection) -> SnapshotsResult:
             some = snapshots.latest(db, -1 if params.limit is None else params.limit, params.offset)
-            return ops.SnapshotsResult(snapshots=some, total=db.execute("SELECT count(*) FROM snapshot").get)
+            return SnapshotsResult(snapshots=some, total=db.execute("SELECT count(*) FROM snapshot").get)
 
         return await self._store.read(query)
 
@@ -106,12 +118,16 @@ class ReadOperations(OperationGroup):
 
         return await (self._of_graph(get_related) if params.graph else self._store.read(get))
 
+    @handles(ops.DocumentsContent)
+    async def content(self, params: ops.DocumentsContent, ctx: Context) -> ops.StoredContent:
+        return await self._store.read(lambda db: _whole(db, params))
+
     @handles(find.DocumentsGraph)
     async def graph(self, params: find.DocumentsGraph, ctx: Context) -> find.GraphAnswer:
         return await self._of_graph(lambda lacks, db: traversal.answer(db, params, lacks))
 
-    @handles(ops.DocumentsStatus)
-    async def status(self, params: ops.DocumentsStatus, ctx: Context) -> ops.StatusResult:
+    @handles(DocumentsStatus)
+    async def status(self, params: DocumentsStatus, ctx: Context) -> StatusResult:
         components = self._components
         waiting = (components.indexing.waiting, components.search.waiting, components.graph.waiting)
         degraded = [*self._store.notes(), *(reason for reason in waiting if reason)]
@@ -139,7 +155,7 @@ class ReadOperations(OperationGroup):
             # The index was damaged and the parse results are lost: try again.
 
 
-def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
+def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
         pattern=params.pattern, path=params.path, hash_=params.hash, metadata=ops.pairs(params.metadata),
@@ -153,14 +169,14 @@ def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
         found = rows.Conditions([f"document.id IN ({latest})"], [*found.values, params.recent])
     order = "document.id"
     if params.sort_by is not None or params.sort_order is not None or params.recent is not None:
-        by = params.sort_by or ops.SortBy.INDEXED
-        downwards = params.sort_order == "desc" if params.sort_order is not None else by is not ops.SortBy.NAME
+        by = params.sort_by or SortBy.INDEXED
+        downwards = params.sort_order == "desc" if params.sort_order is not None else by is not SortBy.NAME
         direction = "DESC" if downwards else "ASC"
         order = f"{_ORDERS[by].format(direction)}, document.id {direction}"
     total = rows.total(db, found)
     page = list(rows.documents(db, found, order, min(params.limit or MAX_LISTED, MAX_LISTED), params.offset))
     ends = params.offset + len(page)
-    return ops.ListResult(
+    return ListResult(
         total=total,
         documents=[] if params.paths_only else page,
         paths=[document.path for document in page] if params.paths_only else None,
@@ -193,6 +209,31 @@ def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roo
         restore.copy_to(db, stored, written, roots)
         answer = msgspec.structs.replace(answer, output_path=str(written))
     return answer
+
+
+def _whole(db: apsw.Connection, params: ops.DocumentsContent) -> ops.StoredContent:
+    """Return a content of a document or snapshot.
+
+    Raises:
+        InvalidParams: the hash is malformed.
+        OperationError: there is no such content or file, or it is damaged or too large.
+    """
+    if params.hash is not None:
+        hash_ = rows.content_hash(db, params.hash)
+        path = next((each.path for each in rows.documents(db, rows.conditions(hash_=hash_.hex()), limit=1)), "")
+    else:
+        entry = snapshots.entry_of(db, params.snapshot, params.path)
+        hash_, path = entry.hash, entry.path
+    stored = objects.by_hash(db, hash_)
+    if stored is None:
+        raise OperationError(f"the content of {path[:1000]} is gone from the store", field="path")
+    if stored.size > params.most:
+        named = f"{path[:1000]} ({hash_.hex()[:12]})"
+        raise OperationError(f"{named} has {stored.size} bytes, more than the limit of {params.most}")
+    try:
+        return ops.StoredContent(hash=hash_.hex(), path=path, data=b"".join(objects.stream(db, stored)))
+    except DamagedContent as error:
+        raise restore.damage_error(db, error) from None
 
 
 class _ContentPart(NamedTuple):
@@ -233,11 +274,11 @@ def _content(db: apsw.Connection, stored: Stored, params: ops.DocumentsGet) -> _
     return _ContentPart(base64.b64encode(data).decode(), "base64", source, len(data), total)
 
 
-def _collections(db: apsw.Connection) -> list[ops.CollectionCount]:
+def _collections(db: apsw.Connection) -> list[CollectionCount]:
     """Return the non-empty collections, ordered by name."""
     counted = db.execute(
         "SELECT collection.name, count(*), sum(object.size) FROM member"
         " JOIN collection ON collection.id = member.collection JOIN document ON document.id = member.document"
         " JOIN object ON object.id = document.object GROUP BY collection.id ORDER BY collection.name"
     )
-    return [ops.CollectionCount(name=name, documents=count, bytes=size) for name, count, size in counted]
+    return [CollectionCount(name=name, documents=count, bytes=size) for name, count, size in counted]

@@ -10,7 +10,8 @@ from typing import TypeVar
 import apsw
 import trio
 
-from proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
+from proto.ops.documents.reading import VerifyResult
+from services.documents.operations.listing import DocumentsStatus, StatusResult, TypeCount
 from services.documents.store import objects, tables
 from services.documents.store.compress import DamagedContent
 from services.documents.store.databases import Store, is_complete

@@ -18,7 +18,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-@tool.read("mcp_echo", former=("mcp.echo",), deadline_s=10, title="Echo", text="message")
+@tool.read("mcp_echo", deadline_s=10, title="Echo", text="message")
 class EchoParams(Params[Echo], frozen=True, kw_only=True):
     """Echo the text that was sent: tests the connection from client to service, nothing else."""
 

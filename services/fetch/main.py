@@ -160,7 +160,7 @@ class Fetch:
             digests = await trio.to_thread.run_sync(partial.digest, algorithm, "sha256")
             if not wanted or digests[algorithm] == wanted.lower():
                 return received, digests
-            await trio.to_thread.run_sync(partial.restart, partials.Content())
+            await trio.to_thread.run_sync(partial.restart, partials.DownloadSource())
             if not received.pieced:
                 raise OperationError(
                     f"{url} has the checksum {algorithm}:{digests[algorithm]}, not {params.checksum}; nothing was"

@@ -35,11 +35,11 @@ class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
     redirects: int
 
 
-@step.write("download", idempotent=True, deadline_s=86_400, open_world=True)
+@step.write("documents_download", idempotent=True, deadline_s=86_400, open_world=True)
 class Download(Params[Downloaded], frozen=True, kw_only=True):
     """Download a URL from the web and store it as a document; with a `checksum`, only if it matches. Resumes a
     broken download. Addresses of this machine and private networks are refused unless the settings allow them. A
-    local file: add."""
+    local file: documents_add."""
 
     taken: ClassVar = {"concurrency": "", "chunk_size_bytes": "", "timeout_ms": "", "resume": ""}
     url: Url
@@ -63,7 +63,7 @@ class DownloadAllowed(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Why it is not allowed")] = ""
 
 
-@surfaceless_step.read("download_check", deadline_s=30)
+@surfaceless_step.read("documents_download_check", deadline_s=30)
 class DownloadCheck(Params[DownloadAllowed], frozen=True, kw_only=True):
     """Check whether the settings allow a URL to be downloaded; its host is resolved, nothing is fetched."""
 

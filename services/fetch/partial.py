@@ -25,7 +25,7 @@ SYNC_BYTES = 64 * BLOCK_BYTES
 """Most bytes a crash may cost: data is made durable at this interval."""
 
 
-class Content(msgspec.Struct, frozen=True):
+class DownloadSource(msgspec.Struct, frozen=True):
     """The content that the bytes are part of; `validator` is for `If-Range`, and empty if the download cannot be
     resumed."""
 
@@ -46,7 +46,7 @@ class Partial:
         self._about = folder / f"{key}.json"
         self._file: BinaryIO
         self.size = 0
-        self.source = Content()
+        self.source = DownloadSource()
 
     @property
     def progress_text(self) -> str:
@@ -57,15 +57,15 @@ class Partial:
         """Open the file and determine how much was received. Raises OSError."""
         self._data.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            self.source = msgspec.json.decode(self._about.read_bytes(), type=Content)
+            self.source = msgspec.json.decode(self._about.read_bytes(), type=DownloadSource)
         except (FileNotFoundError, msgspec.DecodeError):
-            self.source = Content()
+            self.source = DownloadSource()
         self._file = self._data.open("r+b" if self._data.exists() else "w+b")
         self.size = min(self._file.seek(0, os.SEEK_END), self.source.durable)
         self._file.truncate(self.size)
         self._file.seek(self.size)
 
-    def restart(self, source: Content) -> None:
+    def restart(self, source: DownloadSource) -> None:
         """Discard everything; what follows is part of `source`."""
         self.size = 0
         self.source = source

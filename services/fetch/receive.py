@@ -17,7 +17,7 @@ import trio
 
 from proto.errors import OperationError
 from services.fetch.client import Client
-from services.fetch.partial import BLOCK_BYTES, Content, Partial
+from services.fetch.partial import BLOCK_BYTES, DownloadSource, Partial
 
 ATTEMPTS = 5
 """Most successive attempts without progress; an attempt that makes progress does not count."""
@@ -109,7 +109,7 @@ async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> boo
             return False
         if status == 206 and start == str(partial.size) and total in ("*", str(partial.source.total or total)):
             return True
-        partial.restart(Content())
+        partial.restart(DownloadSource())
         raise _Again("the server did not return the requested part of the content")
     if status != 200:
         said = f"the server returned {status} {response.reason_phrase}".rstrip()
@@ -120,7 +120,7 @@ async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> boo
     return True
 
 
-def _source(response: httpx2.Response, url: str) -> Content:
+def _source(response: httpx2.Response, url: str) -> DownloadSource:
     """Describe the body of a 200 response, and whether it can be resumed."""
     headers = response.headers
     codings = {coding.strip().lower() for coding in headers.get("content-encoding", "").split(",")} - {"", "identity"}
@@ -129,7 +129,7 @@ def _source(response: httpx2.Response, url: str) -> Content:
     mime_type = headers.get("content-type", "").split(";")[0].strip().lower()
     length = headers.get("content-length", "")
     is_plain = not codings
-    return Content(
+    return DownloadSource(
         # Encoded content cannot be resumed from an offset in the decoded bytes.
         validator=_validator(response) if is_plain else "",
         total=int(length) if is_plain and length.isascii() and length.isdecimal() else None,
@@ -190,7 +190,7 @@ async def _read(response: httpx2.Response, partial: Partial, max_bytes: int, rep
 
 
 async def _refuse(partial: Partial, what: str, max_bytes: int) -> None:
-    partial.restart(Content())
+    partial.restart(DownloadSource())
     raise OperationError(
         f"{what}, but at most {max_bytes} bytes are downloaded; raise `max_bytes`, up to the setting fetch.max_bytes",
         field="url",

@@ -1,20 +1,37 @@
-"""`linckia index` and `linckia du`: the index of the file system for people at a terminal."""
+"""`linckia index`, `du`, `changes` and `undo`: the index of the file system and the changes of files, for people at a
+terminal."""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from proto.control.client import Client
-from proto.control.commands import AddCommand, Usage, add_json
-from proto.control.terminal import Bars, Cell, complain, connect, counted, escaped, say, show_json, size
+from proto.control.commands import AddCommand, Failed, Usage, add_json
+from proto.control.terminal import (
+    Bars,
+    Cell,
+    complain,
+    connect,
+    counted,
+    escaped,
+    params_of,
+    patiently,
+    say,
+    show_answer,
+    show_json,
+    show_table,
+    size,
+)
 
 if TYPE_CHECKING:
     from services.files.operations.index import IndexResult
+    from services.files.operations.undo import ListedChange, ShownChange, UndoChanges, UndoResult
 
 BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -32,9 +49,29 @@ examples:
   linckia du ~/notes --depth 1 --fresh
 """
 
+CHANGES_EPILOG = """\
+examples:
+  linckia changes --since '1 hour ago'
+  linckia changes --path ~/notes --limit 5
+  linckia changes --show k7wq2mfa3x
+"""
+
+UNDO_EPILOG = """\
+examples:
+  linckia undo --last
+  linckia undo --last ~/notes/plan.md
+  linckia undo --since '1 hour ago' ~/notes --dry-run
+  linckia undo --id k7wq2mfa3x
+
+A file that was changed again since is skipped, and the exit status is 1. With --merge, the later changes stay if they
+are to other lines. An undo is a change too, so it can itself be undone by its id.
+"""
+
+PAGE = 100
+
 
 def add(command: AddCommand) -> None:
-    """Declare `index` and `du`."""
+    """Declare `index`, `du`, `changes` and `undo`."""
     index = command("index", run_index, "update the index of files to match the disk, and wait", INDEX_EPILOG)
     index.add_argument("paths", metavar="PATH", nargs="+", help="at or below a root of the kernel")
     add_json(index, help="the results of `index`, a list, as JSON")
@@ -45,6 +82,24 @@ def add(command: AddCommand) -> None:
     du.add_argument("--limit", metavar="N", type=int, default=10, help="entries per directory (default: 10)")
     du.add_argument("--fresh", action="store_true", help="scan even if the last scan is less than an hour old")
     add_json(du, help="as JSON")
+
+    changes = command("changes", run_changes, "list what clients changed in files, the latest first", CHANGES_EPILOG)
+    changes.add_argument("--path", metavar="PATH", help="only this file, or what is below this folder")
+    changes.add_argument("--limit", metavar="N", type=int, default=20, help="changes at most (default: 20)")
+    changes.add_argument("--show", metavar="ID", help="show what this change did, as unified diffs")
+
+    undo = command("undo", run_undo, "undo what clients changed in files", UNDO_EPILOG)
+    undo.add_argument("path", metavar="PATH", nargs="?", help="only this file, or what is below this folder")
+    one = undo.add_mutually_exclusive_group()
+    one.add_argument("--last", action="store_true", help="the latest change (of those that match)")
+    one.add_argument("--id", metavar="ID", default="", help="this change; `linckia changes` lists them")
+    undo.add_argument("--dry-run", action="store_true", help="only report what would be undone")
+    undo.add_argument("--merge", action="store_true", help="keep what was changed since in other lines of a file")
+    for each in (changes, undo):
+        each.add_argument("--session", metavar="ID", default="", help="only changes of this session of a client")
+        each.add_argument("--task", metavar="TASK", default="", help="only changes of this task, plan or timer")
+        each.add_argument("--since", metavar="WHEN", help="only from then on: '2 hours ago', a date, or RFC 3339")
+    add_json(changes, undo)
 
 
 def run_index(arguments: argparse.Namespace) -> int:
@@ -142,6 +197,118 @@ def absolute(path: str) -> str:
     """Return the absolute path as services accept it, with bytes that are not UTF-8 as private-use characters."""
     whole = os.path.abspath(os.path.expanduser(path))
     return "".join(chr(ord(char) + _NOT_UTF_8) if "\udc80" <= char <= "\udcff" else char for char in whole)
+
+
+def run_changes(arguments: argparse.Namespace) -> int:
+    """List changes, or show one with its diffs. Raises ControlError, Usage."""
+    from services.files.operations.undo import ListChanges, ShowChange
+
+    if not 1 <= arguments.limit <= 1000:
+        raise Usage(f"--limit is {arguments.limit}; it must be 1 to 1000")
+    path = None if arguments.path is None else absolute(arguments.path)
+    with connect(arguments) as client:
+        if arguments.show is not None:
+            shown = patiently(client, ShowChange(id=arguments.show, path=path))
+            if arguments.json:
+                show_json(shown)
+            else:
+                say(*_diffs(shown))
+            return 0
+        answer = patiently(client, params_of(ListChanges, arguments, path=path))
+    rows = [row for change in answer.changes for row in _rows(change)]
+    headers = ("CHANGE", "AT", "CLIENT", "SESSION", "TASK", "OPERATION", "KIND", "STATE", "PATH")
+    show_answer(arguments.json, answer, headers, rows, drop=("SESSION", "TASK", "OPERATION", "CLIENT"))
+    _warn(answer.degraded)
+    return 0
+
+
+def _rows(change: ListedChange) -> Iterator[list[Cell]]:
+    """Yield a row for each path of a change."""
+    at = datetime.datetime.fromisoformat(change.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    first: list[Cell] = [(change.id, "bold"), at, change.client, change.session, change.task, change.operation]
+    for each in change.files:
+        state = f"undone by {each.undone_by}" if each.undone_by else "cannot be undone" if each.lost else ""
+        yield [*first, each.kind, state, f"{each.path} -> {each.to}" if each.to else each.path]
+    if change.more_files:
+        yield [*first, "", "", f"… {change.more_files:,} more"]
+
+
+def _diffs(shown: ShownChange) -> Iterator[Cell]:
+    yield f"change {shown.id} at {shown.at}: {shown.operation} by {shown.client}"
+    for each in shown.files:
+        yield (f"{each.kind} {each.path}{f' -> {each.to}' if each.to else ''}", "bold")
+        if each.note:
+            yield f"({each.note})"
+        # A name may have line breaks, with which the diff's own head could look like something else.
+        diff = each.diff.removeprefix(f"--- {each.path}\n+++ {each.path}\n").removesuffix("\n")
+        for line in diff.split("\n") if diff else ():
+            yield (line, {"+": "green", "-": "red", "@": "magenta"}.get(line[:1], ""))
+
+
+def run_undo(arguments: argparse.Namespace) -> int:
+    """Undo changes. Exit code 1 if something was skipped, or nothing matches. Raises ControlError, Usage, Failed."""
+    from msgspec import structs
+
+    from services.files.operations.undo import UndoChanges
+
+    path = None if arguments.path is None else absolute(arguments.path)
+    asked = params_of(UndoChanges, arguments, path=path)
+    if not (arguments.last or asked.id or asked.session or asked.task or asked.since or path):
+        raise Usage("give --last, --id ID, --session ID, --task TASK, --since WHEN or a PATH")
+    with connect(arguments) as client:
+        if arguments.last:
+            asked = structs.replace(asked, id=_last(client, asked))
+        with Bars("undoing") as show:
+            answer = patiently(client, asked, show)
+    if arguments.json:
+        show_json(answer)
+    else:
+        show_undone(answer)
+    _warn(answer.degraded)
+    return 1 if answer.skipped or not answer.results else 0
+
+
+def _last(client: Client, asked: UndoChanges) -> str:
+    """Return the id of the latest change that is in force and not itself an undo. Raises Failed."""
+    from services.files.operations.undo import ListChanges
+
+    offset = 0
+    while True:
+        listed = patiently(
+            client,
+            ListChanges(
+                session=asked.session, task=asked.task, path=asked.path, since=asked.since, limit=PAGE, offset=offset
+            ),
+        )
+        for change in listed.changes:
+            if not change.undoes and any(not each.undone_by for each in change.files):
+                return change.id
+        if not (listed.has_more and listed.changes):
+            raise Failed("there is no change to undo; `linckia changes` lists those that are kept")
+        offset += len(listed.changes)
+
+
+def show_undone(answer: UndoResult) -> None:
+    """Print what was undone as a table, what was skipped with its reason, and the totals."""
+    if not answer.results:
+        say("nothing to undo: no change matches")
+        return
+    rows: list[list[Cell]] = [[(each.change, "bold"), each.kind, each.status, each.path] for each in answer.results]
+    show_table(("CHANGE", "KIND", "STATUS", "PATH"), rows, drop=("KIND",))
+    done = "would be undone" if answer.dry_run else "undone"
+    skipped = f", {answer.skipped:,} skipped" if answer.skipped else ""
+    again = f"; `linckia undo --id {answer.change}` takes this back" if answer.change else ""
+    say(f"{answer.undone:,} {done}{skipped}{again}")
+    for each in answer.results:
+        if each.status == "skipped":
+            complain(each.reason if each.path in each.reason else f"{each.path}: {each.reason}")
+    if more := answer.undone + answer.skipped - len(answer.results):
+        complain(f"the answer has no room for {counted(more, 'more path')}; `linckia changes` lists all")
+
+
+def _warn(degraded: Sequence[str]) -> None:
+    if degraded:
+        complain(f"the latest changes of {', '.join(degraded)} may be missing")
 
 
 def _indexed(client: Client, path: str, max_age_s: int) -> IndexResult:

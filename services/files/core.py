@@ -15,6 +15,7 @@ from services.files.index.jobs import Jobs
 from services.files.index.tree import Tree
 from services.files.paths import FileRoots
 from services.files.query.columns import Columns
+from services.runtime.change_log import EXCLUDED
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, handles
 
@@ -29,6 +30,11 @@ class FilesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ignore: Annotated[list[str], Meta(description="Patterns of names that are not indexed, as in .gitignore")] = []
     trash: Annotated[bool, Meta(description="Whether deleted files are kept so that they can be restored")] = True
+    undo_max_mb: Annotated[int, Meta(ge=0, description="Most former content that is kept for undo, compressed")] = 1024
+    undo_days: Annotated[float, Meta(gt=0, description="How long changes can be undone")] = 30.0
+    undo_exclude: Annotated[
+        tuple[str, ...], Meta(description="Patterns of file names whose former content is not kept for undo")
+    ] = EXCLUDED
 
 
 def read_settings(table: Mapping[str, Any]) -> FilesSettings:

@@ -37,6 +37,8 @@ from services.files.query.set_search import SetSearchTools
 from services.files.query.set_tools import SetTools
 from services.files.store.database import loss, open_database, steadily
 from services.files.text.operations import TextTools
+from services.files.undo.journal import Journal
+from services.files.undo.operations import UndoTools
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
 
@@ -72,6 +74,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         tasks.start_soon(columns.run)
         core = Core(env, chosen, database, tree, roots, jobs, columns)
         changes = Changes(tree, roots, env.data_dir)
+        journal = Journal(env, database, chosen.undo_max_mb << 20, chosen.undo_days)
         await _recover(core, changes, tasks)
         tasks.start_soon(recovery.run, core)
         followers = Followers(core, tasks)
@@ -81,7 +84,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         executions = Executions(core, followers, classifying, tasks)
         await steadily(env, "recovery", partial(resume_sources, core, followers))
         await steadily(env, "recovery", executions.resume)
-        yield handlers_of(core, changes, recovery, followers, executions, classifying)
+        yield handlers_of(core, changes, journal, recovery, followers, executions, classifying)
         await executions.close()
         await followers.close()
         # Running scans stop where they are and resume at the next start.
@@ -170,6 +173,7 @@ class Recovery:
 def handlers_of(
     core: Core,
     changes: Changes,
+    journal: Journal,
     recovery: Recovery,
     followers: Followers,
     executions: Executions,
@@ -178,11 +182,13 @@ def handlers_of(
     """Create the handlers of all operations, family by family."""
     indexing, reading, searches = IndexTools(core), BrowseTools(core), SetSearchTools(core)
     writing = Writing(core.tree, core.roots, core.env.data_dir, changes.defer)
+    change_tools = ChangeTools(core, changes, recovery.behind, journal)
     return Handlers(
         indexing,
         reading,
         searches,
-        ChangeTools(core, changes, recovery.behind),
+        change_tools,
+        UndoTools(core, journal, writing, change_tools.perform),
         TextTools(core, writing),
         SpaceTools(core),
         UriResources(core, indexing, reading, searches),

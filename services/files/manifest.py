@@ -5,6 +5,7 @@ from __future__ import annotations
 from proto.manifest import GIB, SCRATCH, STALL_S, Keep, Manifest, Pool, Roots, Store
 
 SCHEMA_VERSION = 3
+JOURNAL_VERSION = 1
 
 MANIFESTS = (
     Manifest(
@@ -18,6 +19,9 @@ MANIFESTS = (
             Store("files.db", Keep.SOURCE, schema=SCHEMA_VERSION),
             Store("files.db-begun", Keep.SOURCE),
             Store("trash", Keep.ITEMS),
+            # Former contents of files, for undo.
+            Store("changes.db", Keep.SOURCE, schema=JOURNAL_VERSION),
+            Store("changes.log", Keep.SOURCE),
         ),
     ),
     Manifest(

@@ -149,6 +149,11 @@ class FileRoots:
         """The roots that the current client may access."""
         return tuple(map(to_text, self.all.reachable))
 
+    def clean(self, path: str, field: str) -> str:
+        """Return an absolute path in its plain form (`paths.clean`); a relative one is below the only root. Raises
+        InvalidParams."""
+        return clean(to_text(self.all.absolute(to_os(path), field)), field)
+
     def real(self, path: str, field: str) -> str:
         """Return the real path of a clean path, spelled as on disk, with every link resolved. Raises InvalidParams if
         it is outside the roots, Denied if it may not be read."""
@@ -168,6 +173,11 @@ class FileRoots:
         if above + name == moved:
             name = split(path)[1]
         return self._checked(above + name, path, field)
+
+    def missing(self, path: str, field: str = "") -> str:
+        """Return that a path does not exist, and which names in its folder are similar; blocks."""
+        said = f"{shown(path)} does not exist{self.all.similar(to_os(path))}"
+        return f"`{field}`: {said}" if field else said
 
     def _checked(self, real: str, path: str, field: str) -> str:
         reachable = self.reachable

@@ -23,7 +23,6 @@ from proto.mcp import ListChanged
 from proto.operation import SURFACES, operation_of
 from proto.ops import Table
 from proto.ops.kernel import KernelMounts
-from proto.wire.dispatch import Dispatcher
 from proto.wire.front import PATIENCE_S
 from services.front.composite.run import Composites
 from services.front.mounted.mounted import Mounted
@@ -36,6 +35,7 @@ from services.front.scratchpad import Scratchpads
 from services.front.surfaces.surface import Surface
 from services.front.tasks import LongCalls
 from services.front.tool_search import ToolSearches, ToolVectors, embed_through
+from services.runtime.dispatch import Dispatcher
 
 if TYPE_CHECKING:
     from services.front.protocol.server import SurfaceServer
@@ -74,6 +74,8 @@ class Gateway:
         self.notifier = Notifier()
         self._nursery = nursery
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
+        for surface in self._surfaces.values():
+            surface.rules = self.rules
         self.mounted = Mounted(table, self._surfaces, dispatcher, self.notifier.publish)
         self.searches = ToolSearches(ToolVectors(embed_through(dispatcher)))
         self._served: dict[str, Served] = {}

@@ -96,7 +96,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 @dataclass(frozen=True)
 class _ForwardedRequests:
-    """`proto.wire.dispatch.ClientRequests` that passes everything to the caller of the call being served."""
+    """`services.runtime.dispatch.ClientRequests` that passes everything to the caller of the call being served."""
 
     ctx: Context
 

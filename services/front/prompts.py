@@ -211,14 +211,14 @@ def _search_codebase(params: SearchCodebase) -> JsonObject:
     where += f" below {params.path}" if params.path else ""
     return {
         "where": where,
-        "search": _query("search", query=params.pattern, line_numbers=True, **by_type, **below),
-        "grep": _query("grep", pattern=params.pattern, context=2, **by_type, **paths),
+        "search": _query("documents_search", query=params.pattern, line_numbers=True, **by_type, **below),
+        "grep": _query("documents_grep", pattern=params.pattern, context=2, **by_type, **paths),
     }
 
 
 def _summarize_document(params: SummarizeDocument) -> JsonObject:
     is_hash = len(params.document_name) >= 8 and all(c in "0123456789abcdef" for c in params.document_name)
-    get = _query("get", **{"hash" if is_hash else "name": params.document_name}, include_content=True)
+    get = _query("documents_get", **{"hash" if is_hash else "name": params.document_name}, include_content=True)
     return {"get": get, "focus": f"\nThe reader wants to know above all: {params.focus}" if params.focus else ""}
 
 
@@ -230,20 +230,20 @@ _ROUNDS = {
 
 
 def _research(params: Research) -> JsonObject:
-    return {"search": _query("search", query=params.topic, limit=20), "rounds": _ROUNDS[params.depth]}
+    return {"search": _query("documents_search", query=params.topic, limit=20), "rounds": _ROUNDS[params.depth]}
 
 
 def _review_changes(params: ReviewChanges) -> JsonObject:
     path = {"path": params.path} if params.path else {}
     return {
-        "listed": _query("list", recent=params.recent, sort_by="modified", sort_order="desc", **path),
+        "listed": _query("documents_list", recent=params.recent, sort_by="modified", sort_order="desc", **path),
         "focus": f" Look above all for: {params.focus}." if params.focus else "",
         "below": f" below {params.path}" if params.path else "",
     }
 
 
 def _query(op: str, **params: object) -> str:
-    """Return the arguments of the tool `query` for one step."""
+    """Return the arguments of the tool `ops_query` for one step."""
     return f"`{msgspec.json.encode({'steps': [{'op': op, 'params': params}]}).decode()}`"
 
 

@@ -23,9 +23,9 @@ from proto.operation import CLIENT, Operation, Params, operation_of
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Schedule, Task, TaskAdopt, TaskFailure, TaskStart
-from proto.wire.dispatch import CallOptions, Dispatcher, Outlasting
 from proto.wire.front import OWN
 from proto.wire.front import SERVICE as FRONT
+from services.runtime.dispatch import CallOptions, Dispatcher, Outlasting
 
 LONG_MS = 3600 * 1000
 """Calls with at least this deadline may take longer than clients wait."""
@@ -81,7 +81,7 @@ def wanting(what: Wanted, operation: Operation[Any]) -> Iterator[None]:
     """
     if operation.service == FRONT:
         if what is Wanted.TASK:
-            raise InvalidParams(f"{operation.name} cannot be a task; call its steps with task_start", field="_meta")
+            raise InvalidParams(f"{operation.name} cannot be a task; call its steps with tasks_start", field="_meta")
         what = Wanted.RESULT
     token = wanted.set(what)
     try:
@@ -94,7 +94,7 @@ class LongCalls(Dispatcher):
     """A dispatcher that makes tasks of long calls of clients.
 
     Args:
-        waits: whether clients know the tools of tasks, so that an error can name `task_wait`.
+        waits: whether clients know the tools of tasks, so that an error can name `tasks_wait`.
         mounted: returns the operation that calls a tool of a mounted server, and its parameters for these arguments;
             None if there is no such tool.
         rules: which calls wait for an approval, for which their clients may be asked, so that they are no tasks.
@@ -119,7 +119,7 @@ class LongCalls(Dispatcher):
     async def call(
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
-        """See `proto.wire.dispatch.Dispatcher.call`."""
+        """See `services.runtime.dispatch.Dispatcher.call`."""
         if options["origin"].caller != CLIENT:
             return await self._dispatcher.call(operation, params, **options)
         if isinstance(params, TaskStart | Schedule):

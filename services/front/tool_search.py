@@ -1,8 +1,10 @@
 """Finds operations, tools of mounted servers among them, by the words and by the meaning of a task.
 
-The words are `services.front.surfaces.finding`. The meaning is the cosine of vectors that `embed` computes: of the
-task, and of a short text for each operation. Both are added (a weighted sum; the vectors as standard scores, so that
-the weight does not depend on the model), and tools whose whole server fits the task gain a little.
+The words are `services.front.surfaces.finding`. The meaning of one of Linckia's own operations is what was learned
+from requests for it (`services.front.surfaces.examples`), if `embed` has the model with which that was learned. For
+tools of mounted servers, and with another model, it is the cosine of vectors that `embed` computes: of the task, and of
+a short text for each operation. Both are added (a weighted sum; the vectors as standard scores, so that the weight does
+not depend on the model), and tools whose whole server fits the task gain a little.
 
 Vectors are computed once for each text, in the background, while searches go by words alone. So they do if `embed` is
 down, slow, or has changed its model.
@@ -14,7 +16,7 @@ import logging
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import mul
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -22,11 +24,12 @@ import trio
 from proto.errors import LinckiaError
 from proto.operation import Operation, operation_of
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from proto.wire.dispatch import Dispatcher
 from proto.wire.front import OWN
+from services.front.surfaces.examples import fits
 from services.front.surfaces.finding import Index, is_mounted, parameters_of, split_name
 from services.front.surfaces.shapes import generalized
 from services.front.surfaces.steps import Steps
+from services.runtime.dispatch import Dispatcher
 
 Embed = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 """Calls `embed_texts`. Raises LinckiaError."""
@@ -51,6 +54,12 @@ _GENERAL: Final = 0.7
 _OF_WORDS: Final = 0.65
 """Weight of the score by words, compared with a standard deviation of the cosine."""
 
+_OF_LEARNED: Final = 0.7
+"""Weight of a learned score, compared with a standard deviation of the cosine."""
+
+_LIKELY: Final = 5.5
+"""Score of the best operation below which perhaps none does the task: 95 of 100 tasks that one does reach it."""
+
 _OF_SERVICE: Final = 0.3
 """Weight of how well the best tools of the same server fit."""
 
@@ -71,6 +80,13 @@ def text_of(operation: Operation[object]) -> str:
     return f"{split_name(operation.name[:128])}: {described}{f' ({named})' if named else ''}"
 
 
+class Ranking(NamedTuple):
+    """Names of operations, best first, and whether the first one is likely to do the task."""
+
+    names: list[str]
+    is_likely: bool = True
+
+
 class ToolVectors:
     """The vectors of texts, shared by all searches of a front; `run` computes the missing ones."""
 
@@ -79,7 +95,7 @@ class ToolVectors:
         self._by_text: dict[str, Vector] = {}
         self._wanted: dict[str, None] = {}
         self._changed = trio.Event()
-        self._fingerprint = ""
+        self.fingerprint = ""
         self.unrelated = _UNRELATED
         self.patience_s = PATIENCE_S
 
@@ -116,24 +132,27 @@ class ToolVectors:
             return None
         return [self._by_text[text] for text in texts]
 
-    async def of_task(self, words: str) -> Vector | None:
-        """Return the vector of a task; None if `embed` cannot give it in time."""
-        texts = [words, generalized(words)]
+    async def of_task(self, words: str, *, mounted: bool) -> tuple[Vector, Vector] | None:
+        """Return the vector of a task, and the one to compare with tools of `mounted` servers, if there are some; None
+        if `embed` cannot give them in time."""
+        texts = [words, generalized(words)] if mounted else [words]
         with trio.move_on_after(self.patience_s):
             try:
-                first, general = await self._vectors(texts, TextKind.QUERY)
+                first, *general = await self._vectors(texts, TextKind.QUERY)
             except LinckiaError:
                 return None
-            mixed = ((1 - _GENERAL) * a + _GENERAL * b for a, b in zip(first, general, strict=True))
-            return array("f", mixed)
+            if not general:
+                return first, first
+            mixed = ((1 - _GENERAL) * a + _GENERAL * b for a, b in zip(first, general[0], strict=True))
+            return first, array("f", mixed)
         return None
 
     async def _vectors(self, texts: Sequence[str], kind: TextKind) -> list[Vector]:
         result = await self._embed(EmbedTexts(texts=list(texts), kind=kind))
-        if result.fingerprint != self._fingerprint:
+        if result.fingerprint != self.fingerprint:
             # Vectors of two models are never compared.
             self._by_text.clear()
-            self._fingerprint = result.fingerprint
+            self.fingerprint = result.fingerprint
         self.unrelated = result.background or _UNRELATED
         numbers = array("f")
         numbers.frombytes(result.vectors.data)
@@ -157,16 +176,14 @@ class ToolSearches:
         self.vectors = vectors
         self._by_surface: dict[str, tuple[Index, ToolSearch]] = {}
 
-    async def ranked(self, steps: Steps, words: str) -> list[str]:
-        """Return the names of the steps of a surface that fit the task, best first."""
+    async def ranked(self, steps: Steps, words: str) -> Ranking:
+        """Return the steps of a surface that fit the task."""
         index, search = self._by_surface.get(steps.surface, (None, None))
         if search is None or index is not steps.index:
             operations = {name: operation for ops in steps.ops.values() for name, operation in ops.items()}
-            # Linckia's own operations have a vocabulary that was made for them, and need no vectors.
-            vectors = self.vectors if any(map(is_mounted, operations.values())) else None
-            search = ToolSearch(operations, vectors, steps.index)
+            search = ToolSearch(operations, self.vectors, steps.index)
             self._by_surface[steps.surface] = steps.index, search
-        return await search.ranked(words)
+        return await search.found(words)
 
 
 class ToolSearch:
@@ -177,39 +194,61 @@ class ToolSearch:
     ) -> None:
         self._index = Index(operations) if index is None else index
         self.vectors = vectors
+        self._operations = operations
         self._names = list(operations)
-        self._texts = [] if vectors is None else [text_of(operation) for operation in operations.values()]
+        self._mounted = [name for name, operation in operations.items() if is_mounted(operation)]
         self._services: dict[str, list[int]] = {}
         for number, operation in enumerate(operations.values()):
-            self._services.setdefault(operation.service, []).append(number)
+            if is_mounted(operation):
+                self._services.setdefault(operation.service, []).append(number)
 
     async def ranked(self, words: str) -> list[str]:
         """Return the names of operations that fit the task, best first."""
+        return (await self.found(words)).names
+
+    async def found(self, words: str) -> Ranking:
+        """Return what fits the task."""
         by_words = self._index.scores(words)
         by_meaning = await self._by_meaning(words)
         if by_meaning is None:
-            return self._index.ranked(words)
-        scores = [
-            meaning + _OF_WORDS * by_words.get(name, 0.0) for name, meaning in zip(self._names, by_meaning, strict=True)
-        ]
+            return Ranking(self._index.ranked(words))
+        scores = [by_meaning.get(name, 0.0) + _OF_WORDS * by_words.get(name, 0.0) for name in self._names]
         fused = scores.copy()
         for numbers in self._services.values():
             best = sorted((scores[number] for number in numbers), reverse=True)[:_BEST_OF_SERVICE]
             for number in numbers:
                 fused[number] += _OF_SERVICE * sum(best) / len(best)
         found = [
-            number for number, name in enumerate(self._names) if name in by_words or by_meaning[number] >= _RELATED
+            number
+            for number, name in enumerate(self._names)
+            if name in by_words or by_meaning.get(name, 0.0) >= _RELATED
         ]
-        return [self._names[number] for number in sorted(found, key=lambda number: -fused[number])]
+        best_first = sorted(found, key=lambda number: -fused[number])
+        is_likely = not best_first or fused[best_first[0]] >= _LIKELY
+        return Ranking([self._names[number] for number in best_first], is_likely)
 
-    async def _by_meaning(self, words: str) -> list[float] | None:
-        """Return the standard score of each operation; None if vectors are missing."""
-        if self.vectors is None or not words.strip() or self.vectors.get(self._texts) is None:
+    async def _by_meaning(self, words: str) -> Mapping[str, float] | None:
+        """Return the score of each operation by meaning; None if vectors are missing."""
+        if self.vectors is None or not words.strip():
             return None
-        task = await self.vectors.of_task(words)
-        # The model may have changed while the task's vector was computed.
-        vectors = self.vectors.get(self._texts)
-        if task is None or vectors is None:
+        task = await self.vectors.of_task(words, mounted=bool(self._mounted))
+        if task is None:
+            return None
+        learned = fits(task[0], self.vectors.fingerprint)
+        compared = self._names if learned is None else self._mounted
+        # The model may have changed while the task's vector was computed; then these are missing.
+        vectors = self.vectors.get([text_of(self._operations[name]) for name in compared])
+        if vectors is None and learned is None:
             return None
         mean, deviation = self.vectors.unrelated
-        return [(sum(map(mul, task, vector)) - mean) / (deviation or 1.0) for vector in vectors]
+        scores = {
+            name: (sum(map(mul, task[1], vector)) - mean) / (deviation or 1.0)
+            for name, vector in zip(compared, vectors or (), strict=False)
+        }
+        if learned is not None:
+            scores |= {
+                name: _OF_LEARNED * learned.get(op.name, 0.0)
+                for name, op in self._operations.items()
+                if name not in scores and not is_mounted(op)
+            }
+        return scores

@@ -61,11 +61,19 @@ def run_search(arguments: argparse.Namespace) -> int:
     if not answer.results:
         complain("nothing was found")
         return 0
+    if answer.note:
+        complain(answer.note)
     show_table(
         ("SCORE", "NOTE", "WHERE", "PASSAGE"),
-        [(f"{hit.score:.3f}", (hit.id, "bold"), hit.context, snippet(hit.snippet)) for hit in answer.results],
+        [(_score(hit.score), (hit.id, "bold"), hit.context, snippet(hit.snippet)) for hit in answer.results],
     )
     return 0
+
+
+def _score(score: float) -> str:
+    from proto.ops.retrieve import UNLIKELY
+
+    return f"{score:.3f}" + (" unlikely" if score < UNLIKELY else "")
 
 
 def snippet(text: str) -> str:

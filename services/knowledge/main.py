@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 import trio
 from msgspec import structs
 
 from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.ops.changes import CollectChanges, TakeNoteChanges
 from proto.ops.completing import NAMES_LIKE
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
@@ -71,6 +73,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     else:
         ingest.unwatched("no folders are configured")
     lookup = NoteLookup(database, ingest)
+    log = env.keeps_changes(partial(env.call, CollectChanges()))
     writing = WriteOperations(env, database, ingest, lookup)
     for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
         env.background.start_soon(task)
@@ -81,7 +84,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     search = Search(database, ingest, refiner)
     discovery = Discovery(database, ingest, refiner, search)
     topics = Topics(database, ingest)
-    yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, lookup), writing)
+    handlers = Handlers(search, discovery, topics, Notes(database, ingest, outbox, lookup), writing)
+    handlers.handle(TakeNoteChanges)(log.taken)
+    yield handlers
 
 
 class Notes:
@@ -102,7 +107,8 @@ class Notes:
         try:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
         except (FileNotFoundError, NotADirectoryError):
-            raise OperationError(f"File not found: {place.path}") from None
+            near = await trio.to_thread.run_sync(roots.similar, place.absolute, place.path)
+            raise OperationError(f"File not found: {place.path}{near}") from None
         except Denied:
             raise
         except (OSError, OutsideRoots, files.TooLarge) as error:
@@ -131,7 +137,7 @@ class Notes:
             )
         )
         if more:
-            ctx.log("warning", f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges; showing the nearest")
+            ctx.log("warning", f"notes_links: {params.id} has more than {edges.MAX_EDGES} edges; showing the nearest")
         deep = params.depth > 1
         return [
             ops.NoteLink(

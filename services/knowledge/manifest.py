@@ -14,8 +14,11 @@ MANIFESTS = (
         memory_limit_bytes=2 * GIB,
         roots=Roots.WRITE,
         models_of="embed",
-        told_settings={"embedder": "embed"},
+        told_settings={"embedder": "embed", "changes": "files"},
         # Derived, except for the ids of notes with the same name.
-        stores=(Store("notes.db", Keep.SOURCE, schema=SCHEMA_VERSION, rebuilt=True),),
+        stores=(
+            Store("notes.db", Keep.SOURCE, schema=SCHEMA_VERSION, rebuilt=True),
+            Store("changes.log", Keep.SOURCE),
+        ),
     ),
 )

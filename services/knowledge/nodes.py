@@ -43,7 +43,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class IndexedNote:
     """A note in the index."""
 
     id: str
@@ -130,26 +130,26 @@ def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
     db.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
 
 
-def find(db: apsw.Connection, id_: str) -> Node | None:
+def find(db: apsw.Connection, id_: str) -> IndexedNote | None:
     """Return the note that has this id."""
     return next(_nodes(db, "WHERE id=?", (id_,)), None)
 
 
-def sought(db: apsw.Connection, id_: str) -> Node | None:
+def sought(db: apsw.Connection, id_: str) -> IndexedNote | None:
     """Return the note that has or had this id."""
     return find(db, ids.present(db, id_))
 
 
-def every(db: apsw.Connection) -> dict[str, Node]:
+def every(db: apsw.Connection) -> dict[str, IndexedNote]:
     """Return all notes by id."""
     return {node.id: node for node in _nodes(db, "ORDER BY id")}
 
 
-def _nodes(db: apsw.Connection, condition: str, bindings: tuple[apsw.SQLiteValue, ...] = ()) -> Iterator[Node]:
+def _nodes(db: apsw.Connection, condition: str, bindings: tuple[apsw.SQLiteValue, ...] = ()) -> Iterator[IndexedNote]:
     for id_, root, path, title, tags, date in db.execute(
         f"SELECT id, root, path, title, tags, date FROM node {condition}", bindings
     ):
-        yield Node(id_, Place(root, path), title, tuple(json.loads(tags)), date)
+        yield IndexedNote(id_, Place(root, path), title, tuple(json.loads(tags)), date)
 
 
 def spelled(db: apsw.Connection, prefix: str) -> str:
@@ -186,7 +186,7 @@ def folders(db: apsw.Connection) -> list[str]:
     return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
 
 
-def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[Node]:
+def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[IndexedNote]:
     """Return notes with at least `least` of `tags` (normalised by `clean_tags`) or tags below them, latest first."""
     condition = (
         "WHERE (SELECT count(*) FROM json_each(?) AS wanted WHERE EXISTS (SELECT 1 FROM json_each(node.tags) AS own"

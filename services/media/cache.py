@@ -47,7 +47,7 @@ CREATE TABLE seen(version TEXT PRIMARY KEY, hash BLOB NOT NULL, at REAL NOT NULL
 )
 
 
-class Content(NamedTuple):
+class CachedResult(NamedTuple):
     """The cached result of a content."""
 
     hash: bytes
@@ -57,12 +57,12 @@ class Content(NamedTuple):
     artifacts: list[MediaArtifact]
 
 
-def contents(db: apsw.Connection, which: str, *values: apsw.SQLiteValue) -> list[Content]:
+def contents(db: apsw.Connection, which: str, *values: apsw.SQLiteValue) -> list[CachedResult]:
     """Return the cached results that match the SQL condition `which`."""
     query = f"SELECT hash, metadata, problem, used_at FROM content WHERE version=? {which}"
     rows = list(db.execute(query, (VERSION, *values)))
     return [
-        Content(hash_, msgspec.json.decode(metadata), problem, used_at, artifacts(db, hash_))
+        CachedResult(hash_, msgspec.json.decode(metadata), problem, used_at, artifacts(db, hash_))
         for hash_, metadata, problem, used_at in rows
     ]
 
@@ -91,7 +91,7 @@ def thumbnail(db: apsw.Connection, version: str) -> str:
     return "" if row is None else artifact_path(*row)
 
 
-def store_result(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> Content:
+def store_result(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> CachedResult:
     """Cache a result, and evict the least recently used ones beyond `cache_bytes`."""
     encoded = msgspec.json.encode(made.metadata)
     size = len(encoded) + sum(len(each.data) for each in made.pictures)
@@ -109,7 +109,7 @@ def store_result(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: 
         db.execute("DELETE FROM picture WHERE hash=?", oldest[:1])
         db.execute("DELETE FROM content WHERE hash=?", oldest[:1])
         total -= oldest[1]
-    return Content(hash_, made.metadata, made.problem, now, artifacts(db, hash_))
+    return CachedResult(hash_, made.metadata, made.problem, now, artifacts(db, hash_))
 
 
 def artifact_of(

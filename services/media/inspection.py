@@ -16,7 +16,7 @@ from proto.errors import OperationError, Overloaded
 from proto.ops.decode import Decoded, DecodeFile
 from proto.ops.media import MediaBytes, MediaInspection, MediaKind
 from services.media import cache
-from services.media.cache import Content
+from services.media.cache import CachedResult
 from services.media.files import counts, digest, opened, version_of
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.database import Database
@@ -63,7 +63,7 @@ class Inspection:
                 return found.path, found.status.st_size, found.version, *found.kind()
 
         real, size, version, kind, mime = await trio.to_thread.run_sync(look, limiter=self._reading)
-        content = Content(b"", {}, None, 0.0, [])
+        content = CachedResult(b"", {}, None, 0.0, [])
         if kind in _MADE_OF and size:
             hash_ = await self._hash(real, version)
             lock = self._busy.setdefault(hash_, trio.Lock())
@@ -102,7 +102,7 @@ class Inspection:
         await self._database.write(lambda db: cache.store_hash(db, version, found))
         return found
 
-    async def _content(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> Content:
+    async def _content(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> CachedResult:
         kept = await self._database.read(lambda db: cache.contents(db, "AND hash=?", hash_))
         if kept:
             if kept[0].used_at < (now := time.time()) - cache.USE_STEP_S:
@@ -116,7 +116,7 @@ class Inspection:
         else:
             made = await self._decoded(path, version, kind, hash_.hex(), ctx)
         if not made.is_final:
-            return Content(hash_, made.metadata, made.problem, time.time(), [])
+            return CachedResult(hash_, made.metadata, made.problem, time.time(), [])
         return await self._database.write(lambda db: cache.store_result(db, hash_, made, self._cache_bytes))
 
     async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: str, ctx: Context) -> Decoded:

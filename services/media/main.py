@@ -100,7 +100,7 @@ class Media:
         query = "SELECT data FROM picture WHERE hash=? AND name=?"
         found: bytes | None = await self._database.read(lambda db: db.execute(query, (hash_, name)).get)
         if found is None:
-            raise OperationError(f"no artefact {name} of {hash_.hex()}; `inspect` creates and lists artefacts")
+            raise OperationError(f"no artefact {name} of {hash_.hex()}; `files_inspect` creates and lists artefacts")
         return found
 
     # Results as resources: read from the cache, without updating the time of last use
@@ -136,14 +136,14 @@ class Media:
         found = await self._database.read(lambda db: cache.contents(db, "AND hash=?", bytes.fromhex(params.hash)))
         if not found:
             raise InvalidParams(
-                f"`hash`: no metadata for the content {params.hash}; `inspect` creates it, and"
+                f"`hash`: no metadata for the content {params.hash}; `files_inspect` creates it, and"
                 " synthesis://metadata lists the existing ones",
                 field="hash",
             )
         return _record(found[0])
 
 
-def _record(content: cache.Content) -> ops.MetadataRecord:
+def _record(content: cache.CachedResult) -> ops.MetadataRecord:
     hash_ = content.hash.hex()
     return ops.MetadataRecord(
         hash=hash_,

@@ -16,7 +16,9 @@ import unicodedata
 from typing import NamedTuple
 
 from services.memory.vocabulary import (
+    ADDS,
     ANTONYMS,
+    CHANGED,
     DIRECTIONS,
     MOVES,
     NEGATIONS,
@@ -33,6 +35,13 @@ CLOSE_WORDS = 0.5
 """Share of the distinct words that both statements have (Jaccard)."""
 CLOSE_CHARACTERS = 0.6
 """Share of the pairs of adjacent characters that both have (Dice): finds inflected forms in any language."""
+
+UPDATE_COSINE, DOUBTFUL_COSINE = 0.45, 0.6
+"""Least cosines at which a statement that something has changed may be about an earlier one with the same subject; and
+if only a word of the subjects is the same, or only the earlier one says that something has changed."""
+
+_SAME_FORM = 5
+"""Words that begin with the same letters count as forms of one word where that only avoids a question."""
 
 MAX_EXCHANGED = 2
 """Words that may differ on each side of a contradiction, such as a number and its unit."""
@@ -176,6 +185,48 @@ def relation(one: str, other: str, cosine: float | None = None) -> Relation:
     return Relation.CONFLICT if _contradict(a, b) else Relation.SIMILAR
 
 
+def updates(new: str, old: str, related: Relation, cosine: float | None = None) -> bool:
+    """Return whether a statement may say how something is now that an earlier one says otherwise.
+
+    They contradict each other; or they have the same subject, by the words before their verbs, and say different things
+    in nearly the same words; or one of them says that something has changed, and they are near enough in meaning. What
+    adds up, such as travels, is not replaced.
+    """
+    a, b = parts(new), parts(old)
+    (about_a, is_news), (about_b, was_news) = _subject(new), _subject(old)
+    if related is Relation.SAME or not _ADDS.isdisjoint(b.words if is_news else a.words | b.words):
+        return False
+    if related is Relation.CONFLICT or _is_move(b, a):
+        return True
+    if related is Relation.SIMILAR and about_a == about_b and _said_only(a, b) and _said_only(b, a):
+        return True
+    if cosine is None or about_a.isdisjoint(about_b) or not (is_news or was_news):
+        return False
+    # "Ann's sister" is not Ann, but "Ann's bank is …" may be about where Ann banks.
+    others = about_a ^ about_b
+    is_same = is_news and (not others or not others.isdisjoint(a.words & b.words))
+    return cosine >= (UPDATE_COSINE if is_same else DOUBTFUL_COSINE)
+
+
+@functools.lru_cache(maxsize=4096)
+def _subject(text: str) -> tuple[frozenset[str], bool]:
+    """Return what a statement is about, and whether it says that something has changed.
+
+    It is about the words before the first known verb, or else the first word, and what is of that: "Ann's dog".
+    """
+    statement = parts(text)
+    tokens = statement.tokens[: statement.verbs[0]] if statement.verbs else ()
+    if not tokens:
+        tokens = statement.tokens[: 2 if _OF.match(statement.folded) else 1]
+    return frozenset(tokens) - _CHANGING, _CHANGED.search(statement.folded) is not None
+
+
+def _said_only(one: Parts, other: Parts) -> frozenset[str]:
+    """Return the words of a statement, apart from verbs, that the other has in no form."""
+    beginnings = {word[:_SAME_FORM] for word in other.words}
+    return frozenset(word for word in one.words - _VERB_FORMS if word[:_SAME_FORM] not in beginnings)
+
+
 def _contradict(a: Parts, b: Parts) -> bool:
     """Return True if the statements differ only by a negation, or by words that exclude each other."""
     only_a = [word for word in dict.fromkeys(a.tokens) if word not in b.words]
@@ -240,6 +291,9 @@ def _is_move(a: Parts, b: Parts) -> bool:
     return stays is not None and moves is not None and stays["who"] == moves["who"]
 
 
+_CHANGING = frozenset(("new", "old", "now", "former", "neue", "neuer", "neues", "alte", "alter", "altes"))
+_OF = re.compile(r"(?:the )?\w+['\u2019]s ")
+_CHANGED = re.compile(rf"(?<!\w)(?:{CHANGED})(?!\w)")
 _STAYS, _MOVES = (re.compile(rf"(?P<who>\S.*?)(?: now)? (?:{verbs}) \S") for verbs in (STAYS, MOVES))
 
 
@@ -290,3 +344,7 @@ _INSIDE = re.compile(rf"[{_UNSPACED}\uac00-\ud7af]")
 
 def _is_inside(word: str) -> bool:
     return _INSIDE.match(word) is not None
+
+
+_VERB_FORMS = frozenset(map(_singular, VERBS))
+_ADDS = frozenset(map(_singular, ADDS))

@@ -14,7 +14,8 @@ from msgspec import Meta
 from proto.errors import LinckiaError
 from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import Group, Item
-from services.memory import memory_db
+from services.memory import memory_db, validity
+from services.memory.joining import Joining
 from services.memory.memory_db import Row
 from services.memory.operations import SESSION
 from services.memory.recall import Recalling
@@ -27,20 +28,21 @@ from services.shared.times import DAY_NS, NS
 
 BATCH = 500
 
-NEVER = 1e11
-"""Unix seconds that stand for "never" as an expiry time."""
-
 
 class MemorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings table `[services.memory]`."""
 
     expired_days: Annotated[int, Meta(ge=0, le=36_500, description="How long expired memories are still listed")] = 30
+    stale_days: Annotated[
+        int, Meta(ge=0, le=36_500, description="After how long without being said again a memory is stale; 0 is never")
+    ] = 365
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service; it is ready once the database is open, even a damaged one."""
-    kept_ns = env.settings_as(MemorySettings).expired_days * DAY_NS
+    settings = env.settings_as(MemorySettings)
+    kept_ns = settings.expired_days * DAY_NS
     database = await env.opened(
         Database,
         env.data_dir / "memory.db",
@@ -53,10 +55,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     )
     env.keeps_keys_in(database)
     with contextlib.suppress(LinckiaError):  # Existing memories are served even if the disk is full or damaged.
-        await database.write(lambda db: memory_db.purge(db, time.time_ns() - kept_ns))
+        await database.write(lambda db: validity.purge(db, time.time_ns() - kept_ns))
     feed = MemoryFeed(env, database, COLLECTION)
     env.background.start_soon(feed.run)
-    yield Handlers(Writing(database, feed, kept_ns), Recalling(database, feed))
+    yield Handlers(
+        Writing(database, feed, kept_ns),
+        Recalling(database, feed, settings.stale_days * DAY_NS),
+        Joining(database, feed, kept_ns),
+    )
 
 
 class MemoryFeed(ForgettingFeed):
@@ -93,6 +99,9 @@ def group_of(db: apsw.Connection, row: Row) -> Group:
             "of": row.owner,
             "scope": row.scope,
             "at": row.at_ns / NS,
-            "expires": NEVER if row.expires_ns is None else row.expires_ns / NS,
+            # Its end, for whichever reason. `begins` is there only if it is stated.
+            "expires": validity.until_s(row),
+            "holds_from": validity.seconds(validity.start_ns(db, row)),
+            **({} if row.valid_from_ns is None else {"begins": validity.seconds(row.valid_from_ns)}),
         },
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proto.manifest import GIB, STALL_S, Export, Keep, Manifest, Store
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 4
 
 MANIFESTS = (
     Manifest(
@@ -18,7 +18,7 @@ MANIFESTS = (
             Export(
                 file="memories.jsonl",
                 about="memories, each with the times at which it was `said` (nanoseconds since 1970) and its sources; "
-                "`conflicts_with` and `similar_to` name others by their `id`.",
+                "`conflicts_with`, `similar_to` and `superseded_by` name others by their `id`.",
                 lists="memory_export",
                 items="memories",
                 first={"after": 0},

@@ -2,15 +2,17 @@
 
 It is the only copy of the memories. Forgotten memories are in no file any more: freed pages are overwritten, and
 `Database.checkpoint` truncates the log. `place` is a memory's scope, combined with the MCP session's name if the memory
-belongs to one session only. Each statement exists once per place.
+belongs to one session only. Words that are said again join the memory that has them, unless that one has ended: its
+time is then history, and they become a new memory. `services.memory.validity` says when a memory holds.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 from msgspec.structs import astuple
@@ -38,9 +40,20 @@ CREATE TABLE memory(
     tags TEXT NOT NULL,
     at_ns INTEGER NOT NULL,
     expires_ns INTEGER,
-    UNIQUE(place, folded)
+    -- As stated. `superseded_ns` is from when another memory holds instead of it.
+    valid_from_ns INTEGER,
+    valid_until_ns INTEGER,
+    superseded_by TEXT,
+    superseded_ns INTEGER,
+    -- When it was last said what replaces it, or that nothing does.
+    decided_ns INTEGER NOT NULL DEFAULT 0
 );
+CREATE INDEX memory_words ON memory(place, folded);
 CREATE INDEX memory_expires ON memory(expires_ns) WHERE expires_ns IS NOT NULL;
+CREATE INDEX memory_superseded ON memory(superseded_by) WHERE superseded_by IS NOT NULL;
+CREATE INDEX memory_begins ON memory(valid_from_ns) WHERE valid_from_ns IS NOT NULL;
+CREATE INDEX memory_bounded ON memory(place)
+    WHERE valid_from_ns IS NOT NULL OR valid_until_ns IS NOT NULL OR superseded_ns IS NOT NULL;
 -- Each time that it was said, with the wording used.
 CREATE TABLE said(
     memory INTEGER NOT NULL, at_ns INTEGER NOT NULL, text TEXT NOT NULL,
@@ -61,6 +74,11 @@ CREATE TRIGGER memory_departs AFTER DELETE ON memory BEGIN
     INSERT OR REPLACE INTO outbox(id) VALUES(OLD.id);
     DELETE FROM said WHERE memory=OLD.number;
     DELETE FROM link WHERE one=OLD.number OR other=OLD.number;
+    -- What it replaced holds again, unless it was replaced itself.
+    UPDATE memory SET superseded_by=OLD.superseded_by,
+        decided_ns=CASE WHEN OLD.superseded_by IS NULL THEN decided_ns ELSE max(decided_ns, OLD.decided_ns) END,
+        superseded_ns=CASE WHEN OLD.superseded_by IS NULL THEN NULL ELSE superseded_ns END
+        WHERE superseded_by=OLD.id;
 END;
 """
 
@@ -72,21 +90,35 @@ CREATE TABLE link(
 CREATE INDEX link_other ON link(other);
 """
 
+# For `linckia sync`: ids of forgotten memories, and the time of each memory's last correction.
+_JOINING = """
+CREATE TABLE forgotten(id TEXT PRIMARY KEY, at_ns INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE corrected(id TEXT PRIMARY KEY, at_ns INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_CORRECTED_DEPARTS = """
+CREATE TRIGGER corrected_departs AFTER DELETE ON memory BEGIN
+    DELETE FROM corrected WHERE id=OLD.id;
+END;
+"""
+
+# A memory joined one in the same words, which has the other id now.
+_MERGING = "ALTER TABLE forgotten ADD COLUMN merged_into TEXT NOT NULL DEFAULT '';"
+
 
 def _migrate_1(db: apsw.Connection) -> None:
     """Give links a kind, and split statements that version 1 merged because they were similar.
 
     Version 1 kept the older text and stored the newer one as a saying of it. A saying from after the text's own time is
-    such a statement; one from before that is an earlier text, which `update_memory` replaced.
+    such a statement; one from before that is an earlier text, which `memory_update` replaced.
     """
     for step in (
         "DROP TRIGGER memory_departs",
         _LINKS,
         "INSERT INTO link SELECT one, other, 1 FROM conflict",
         "DROP TABLE conflict",
-        "CREATE TRIGGER memory_departs" + _TABLES.partition("CREATE TRIGGER memory_departs")[2],
     ):
         db.execute(step).fetchall()
+    _rebuild(db)
     for row in select(db, "1 ORDER BY number"):
         others: dict[str, list[Said]] = {}
         is_own = False
@@ -99,8 +131,9 @@ def _migrate_1(db: apsw.Connection) -> None:
             _take_apart(db, row, split)
         # The rules of `fold` have changed too.
         last_ns = max((said.at_ns for said in sayings(db, row.number)), default=row.at_ns)
-        set_ = "UPDATE OR IGNORE memory SET folded=?, at_ns=? WHERE number=?"
-        db.execute(set_, (fold(row.text), last_ns if others else row.at_ns, row.number))
+        taken = "SELECT 1 FROM memory WHERE place=?4 AND folded=?1 AND number<>?3"
+        set_ = f"UPDATE memory SET folded=?1, at_ns=?2 WHERE number=?3 AND NOT EXISTS({taken})"
+        db.execute(set_, (fold(row.text), last_ns if others else row.at_ns, row.number, row.place))
 
 
 def _take_apart(db: apsw.Connection, row: Row, split: Sequence[Said]) -> None:
@@ -117,9 +150,42 @@ def _take_apart(db: apsw.Connection, row: Row, split: Sequence[Said]) -> None:
         add_links(db, made.number, conflicts=[], similar=[row.number])
 
 
-SCHEMA = Schema(version=SCHEMA_VERSION, tables=_LINKS + _TABLES, migrations={1: _migrate_1})
+def _migrate_3(db: apsw.Connection) -> None:
+    """Give memories a time in which they hold, and let ended ones have the words of others."""
+    if "valid_from_ns" not in {name for _, name, *_ in db.execute("PRAGMA table_info(memory)")}:
+        db.execute("DROP TRIGGER corrected_departs")
+        _rebuild(db)
+        db.execute(_CORRECTED_DEPARTS).fetchall()
+    db.execute(_MERGING)
 
-_COLUMNS = "tags, number, id, scope, owner, place, text, at_ns, expires_ns"
+
+def _rebuild(db: apsw.Connection) -> None:
+    """Copy the memories of versions before 4 to the current table, and have the search fed with their times."""
+    columns = "number, id, scope, owner, place, text, folded, tags, at_ns, expires_ns"
+    last = next(iter(db.execute("SELECT seq FROM sqlite_sequence WHERE name='memory'")), (0,))
+    for name in ("arrives", "changes", "departs"):
+        db.execute(f"DROP TRIGGER IF EXISTS memory_{name}")
+    db.execute("DROP INDEX memory_expires")
+    db.execute("ALTER TABLE memory RENAME TO former")
+    table, _, rest = _TABLES.partition("-- Each time")
+    db.execute(table).fetchall()
+    db.execute(f"INSERT INTO memory({columns}) SELECT {columns} FROM former")
+    db.execute("DROP TABLE former")
+    db.execute("UPDATE sqlite_sequence SET seq=? WHERE name='memory'", last)
+    db.execute("CREATE TRIGGER memory_arrives" + rest.partition("CREATE TRIGGER memory_arrives")[2]).fetchall()
+    db.execute("INSERT OR REPLACE INTO outbox(id) SELECT id FROM memory")
+
+
+SCHEMA = Schema(
+    version=SCHEMA_VERSION,
+    tables=_LINKS + _TABLES + _JOINING + _CORRECTED_DEPARTS + _MERGING,
+    migrations={1: _migrate_1, 2: _JOINING + _CORRECTED_DEPARTS, 3: _migrate_3},
+)
+
+_COLUMNS = (
+    "tags, number, id, scope, owner, place, text, at_ns, expires_ns, valid_from_ns, valid_until_ns, superseded_by,"
+    " superseded_ns, decided_ns"
+)
 
 
 def instant(at_ns: int) -> str:
@@ -140,6 +206,14 @@ class Row:
     text: str
     at_ns: int
     expires_ns: int | None
+    valid_from_ns: int | None = None
+    valid_until_ns: int | None = None
+    """The last moment at which it holds."""
+    superseded_by: str | None = None
+    superseded_ns: int | None = None
+    """The first moment at which it no longer holds because another does."""
+    decided_ns: int = 0
+    """When it was last said what replaces it, or that nothing does; 0 is never."""
 
     def has_expired(self, now_ns: int) -> bool:
         return self.expires_ns is not None and self.expires_ns <= now_ns
@@ -161,14 +235,28 @@ class Place:
         return f"{self.scope} {self.owner}" if self.scope == ops.SESSION else self.scope
 
 
+class Validity(NamedTuple):
+    """The times of a memory, as in `Row`."""
+
+    valid_from_ns: int | None = None
+    valid_until_ns: int | None = None
+    superseded_by: str | None = None
+    superseded_ns: int | None = None
+    decided_ns: int = 0
+
+    @classmethod
+    def of(cls, one: ops.CarriedMemory) -> Validity:
+        return cls(one.valid_from_ns, one.valid_until_ns, one.superseded_by, one.superseded_ns, one.decided_ns)
+
+
 def select(db: apsw.Connection, condition: str, arguments: Sequence[apsw.SQLiteValue] = ()) -> list[Row]:
     """Return the memories that match `condition`, which may end with an order and a limit."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM memory WHERE {condition}", tuple(arguments))
     return [Row(json.loads(tags), *rest) for tags, *rest in rows]
 
 
-def of_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Row]:
-    found = select(db, "id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
+def of_ids(db: apsw.Connection, ids: Sequence[str], condition: str = "TRUE") -> dict[str, Row]:
+    found = select(db, f"id IN (SELECT value FROM json_each(?)) AND {condition}", (json.dumps(ids),))
     return {row.id: row for row in found}
 
 
@@ -180,14 +268,15 @@ def insert(
     tags: Sequence[str],
     expires_ns: int | None,
     id_: str = "",
+    valid: Validity | None = None,
 ) -> Row:
     """Insert a new memory."""
     id_ = id_ or secrets.token_hex(6)
     tagged, at_ns = json.dumps(list(dict.fromkeys(tags))), max(one.at_ns for one in said)
     db.execute(
-        "INSERT INTO memory(id, scope, owner, place, text, folded, tags, at_ns, expires_ns)"
-        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (id_, place.scope, place.owner, place.key, text, fold(text), tagged, at_ns, expires_ns),
+        "INSERT INTO memory(id, scope, owner, place, text, folded, tags, at_ns, expires_ns, valid_from_ns,"
+        " valid_until_ns, superseded_by, superseded_ns, decided_ns) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (id_, place.scope, place.owner, place.key, text, fold(text), tagged, at_ns, expires_ns, *(valid or Validity())),
     )
     number = db.last_insert_rowid()
     for one in said:
@@ -208,13 +297,6 @@ def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Said]:
     return [Said(**dict(zip(names, row, strict=True))) for row in db.execute(query, (number, most))]
 
 
-def linked(db: apsw.Connection, number: int, *, is_conflict: bool, now_ns: int) -> list[Row]:
-    """Return the unexpired memories that contradict this one, or are similar to it, newest first."""
-    others = "number IN (SELECT other FROM link WHERE one=? AND is_conflict=?)"
-    among = f"{others} AND (expires_ns IS NULL OR expires_ns > ?) ORDER BY at_ns DESC, number DESC LIMIT ?"
-    return select(db, among, (number, is_conflict, now_ns, SHOWN_LINKS))
-
-
 def set_links(db: apsw.Connection, number: int, *, conflicts: Sequence[int], similar: Sequence[int]) -> None:
     """Replace all links of a memory."""
     db.execute("DELETE FROM link WHERE one=?1 OR other=?1", (number,))
@@ -228,31 +310,22 @@ def add_links(db: apsw.Connection, number: int, *, conflicts: Sequence[int], sim
         db.executemany("INSERT OR IGNORE INTO link VALUES(?, ?, ?)", ((*pair, is_conflict) for pair in pairs))
 
 
-def purge(db: apsw.Connection, before_ns: int) -> None:
-    """Delete memories that expired before this time permanently."""
-    db.execute("DELETE FROM memory WHERE expires_ns < ?", (before_ns,))
-
-
-def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
-    """Convert a memory to its result form."""
-    said = [
-        ops.Said(
-            at=instant(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
-            session=one.session, client=one.client,
-        )
-        for one in sayings(db, row.number, SHOWN_SAYINGS)
-    ]  # fmt: skip
-    # It was said once, and only its time is known, which the result contains anyway.
-    is_bare = len(said) == 1 and not (said[0].source or said[0].session or said[0].client)
-    return ops.Memory(
-        id=row.id,
-        text=row.text,
-        scope=row.scope,
-        at=instant(row.at_ns),
-        tags=row.tags,
-        expires="" if row.expires_ns is None else instant(row.expires_ns),
-        expired=row.has_expired(now_ns),
-        conflicts_with=[other.id for other in linked(db, row.number, is_conflict=True, now_ns=now_ns)],
-        similar_to=[other.id for other in linked(db, row.number, is_conflict=False, now_ns=now_ns)],
-        said=[] if is_bare else said,
+def note_forgotten(db: apsw.Connection, forgotten: Mapping[str, int], merged_into: str = "") -> None:
+    """Note when memories were forgotten, by their ids, so that they do not come back from another machine; or which
+    one has what they said."""
+    query = (
+        "INSERT INTO forgotten(id, at_ns, merged_into) VALUES(?, ?, ?) ON CONFLICT DO UPDATE"
+        " SET at_ns=excluded.at_ns, merged_into=excluded.merged_into"
+        " WHERE (excluded.at_ns, excluded.merged_into) > (at_ns, merged_into)"
     )
+    db.executemany(query, ((id_, at_ns, merged_into) for id_, at_ns in forgotten.items()))
+
+
+def note_correction(db: apsw.Connection, id_: str, at_ns: int) -> None:
+    """Note when a memory was last corrected, so that the later correction counts on all machines."""
+    query = "INSERT INTO corrected(id, at_ns) VALUES(?, ?) ON CONFLICT DO UPDATE SET at_ns=max(at_ns, excluded.at_ns)"
+    db.execute(query, (id_, at_ns))
+
+
+def corrected_ns(db: apsw.Connection, id_: str) -> int:
+    return int(db.execute("SELECT at_ns FROM corrected WHERE id=?", (id_,)).get or 0)

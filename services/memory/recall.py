@@ -10,14 +10,14 @@ from msgspec.structs import asdict
 
 from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
-from services.memory import memory_db, scopes
+from services.memory import memory_db, scopes, validity
 from services.memory import operations as ops
 from services.memory.comparison import fold, tells_apart
-from services.memory.memory_db import Place, Row
+from services.memory.memory_db import Place, Row, Validity
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.shared.forgetting import ForgettingFeed
-from services.shared.times import NS, between
+from services.shared.times import between, instant
 
 CANDIDATES = 50
 FOUND_S = 2.0
@@ -37,9 +37,11 @@ MAX_SCOPES = 50
 class Recalling:
     """The handlers that read, and those of `linckia export` and `import`."""
 
-    def __init__(self, database: Database, feed: ForgettingFeed) -> None:
+    def __init__(self, database: Database, feed: ForgettingFeed, stale_ns: int) -> None:
+        """`stale_ns` is after how long a memory that was not said again is stale; 0 is never."""
         self._database = database
         self._feed = feed
+        self._stale_ns = stale_ns
 
     @handles(ops.Recall)
     async def recall(self, params: ops.Recall, ctx: Context) -> ops.RecallResult:
@@ -47,8 +49,14 @@ class Recalling:
         degraded: list[str] = []
         label = await scopes.label(ctx, degraded) if params.scope == ops.SESSION else ""
         filters = scopes.conditions(params.scope, ctx.session, label) + between("at", params.since, params.until)
+        as_of_ns = instant(params.as_of, "as_of", end=True)
+        was_said = as_of_ns is not None
+        at_ns = validity.floor(now_ns if as_of_ns is None else as_of_ns)
         if not params.include_expired:
-            filters.append(Filter(field="expires", at_least=now_ns / NS))
+            filters.append(Filter(field="expires", at_least=validity.seconds(at_ns)))
+            # A filter costs time, so there is none for times that no memory has.
+            if was_said or await self._database.read(lambda db: validity.is_any_pending(db, at_ns)):
+                filters.append(Filter(field="holds_from", at_most=validity.seconds(at_ns)))
         if left := await self._feed.caught_up(FOUND_S):
             degraded.append(f"{left} memories are not indexed yet")
         asked = RetrieveSearch(
@@ -64,26 +72,30 @@ class Recalling:
         found = await ctx.call(asked)
         scores = {hit.group: hit.score for hit in found.hits}
 
-        def read(db: apsw.Connection) -> tuple[list[ops.Recalled], str]:
-            rows = memory_db.of_ids(db, list(scores))
-            numbers = {id_: row.number for id_, row in rows.items()}
-            conflicts, similar = (
-                {id_: memory_db.linked(db, number, is_conflict=each, now_ns=now_ns) for id_, number in numbers.items()}
-                for each in (True, False)
-            )
-            order = arranged(params.query, scores, rows, conflicts, similar)[: params.limit]
-            memories = [
-                ops.Recalled(**asdict(memory_db.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order
-            ]
-            return memories, "" if memories else _about_scope(db, params.scope, ctx.session, label)
+        def read(db: apsw.Connection) -> tuple[list[ops.Recalled], int, str]:
+            condition = "TRUE" if params.include_expired else validity.holds(at_ns, was_said=was_said)
+            # The search may not have the latest changes yet.
+            rows = memory_db.of_ids(db, list(scores), condition)
+            links = {id_: validity.links(db, row, at_ns, was_said=was_said) for id_, row in rows.items()}
+            conflicts, similar = ({id_: each[kind] for id_, each in links.items()} for kind in (0, 1))
+            memories = []
+            for row, score in arranged(params.query, scores, rows, conflicts, similar)[: params.limit]:
+                own = links.get(row.id) or validity.links(db, row, at_ns, was_said=was_said)
+                shown = validity.shown(db, row, at_ns, self._stale_ns, own)
+                memories.append(ops.Recalled(**asdict(shown), score=round(score, 4)))
+            within, arguments = scopes.within(params.scope, ctx.session, label)
+            left_out = f"SELECT count(*) FROM memory WHERE {within} AND {validity.BOUNDED} AND NOT ({condition})"
+            unknown_scope = "" if memories else _about_scope(db, params.scope, ctx.session, label)
+            return memories, int(db.execute(left_out, arguments).get), unknown_scope
 
-        memories, unknown_scope = await self._database.read(read)
+        memories, not_holding, unknown_scope = await self._database.read(read)
         return ops.RecallResult(
             query=params.query,
             count=len(memories),
             memories=memories,
             degraded=[*found.degraded, *degraded],
             unlikely=found.unlikely,
+            not_holding=not_holding,
             note=unknown_scope or found.note,
         )
 
@@ -102,7 +114,9 @@ class Recalling:
             shown = rows[: params.limit]
             return ops.MemoryList(
                 total=total,
-                memories=[memory_db.shown(db, row, now_ns) for row in shown],
+                memories=[
+                    validity.shown(db, row, now_ns, self._stale_ns, validity.links(db, row, now_ns)) for row in shown
+                ],
                 next_cursor=str(shown[-1].number) if len(rows) > params.limit else "",
                 note="" if total else _about_scope(db, params.scope, ctx.session, label),
             )
@@ -114,7 +128,7 @@ class Recalling:
         def read(db: apsw.Connection) -> ops.ExportedMemories:
             rows = memory_db.select(db, "number > ? ORDER BY number LIMIT ?", (params.after, PAGE))
             return ops.ExportedMemories(
-                memories=[_carried(db, row) for row in rows], next=rows[-1].number if rows else params.after
+                memories=[carried(db, row) for row in rows], next=rows[-1].number if rows else params.after
             )
 
         return await self._database.read(read)
@@ -186,18 +200,26 @@ def _about_scope(db: apsw.Connection, scope: str | None, client: str, label: str
     return f"no memory has the scope {scope!r}; scopes with memories: {', '.join(known) or 'none'}"
 
 
-def _carried(db: apsw.Connection, row: Row) -> ops.CarriedMemory:
+def carried(db: apsw.Connection, row: Row) -> ops.CarriedMemory:
     query = "SELECT memory.id FROM link JOIN memory ON number=other WHERE one=? AND is_conflict=? ORDER BY other"
     conflicts, similar = ([id_ for (id_,) in db.execute(query, (row.number, each))] for each in (True, False))
     return ops.CarriedMemory(
+        corrected_ns=memory_db.corrected_ns(db, row.id),
         id=row.id, scope=row.scope, owner=row.owner, text=row.text, tags=row.tags, expires_ns=row.expires_ns,
+        valid_from_ns=row.valid_from_ns, valid_until_ns=row.valid_until_ns, superseded_by=row.superseded_by,
+        superseded_ns=row.superseded_ns, decided_ns=row.decided_ns,
         said=memory_db.sayings(db, row.number)[::-1], conflicts_with=conflicts, similar_to=similar,
     )  # fmt: skip
 
 
 def _put(db: apsw.Connection, one: ops.CarriedMemory) -> bool:
     place = Place(one.scope, one.owner)
-    if memory_db.select(db, "id=? OR (place=? AND folded=?)", (one.id, place.key, fold(one.text))):
+    # One that has ended is another memory than one in the same words that holds.
+    same = "place=? AND folded=? AND valid_until_ns IS ? AND superseded_ns IS ?"
+    ended = (one.valid_until_ns, one.superseded_ns)
+    if memory_db.select(db, f"id=? OR ({same})", (one.id, place.key, fold(one.text), *ended)):
         return False
-    memory_db.insert(db, place, one.text, one.said, one.tags, one.expires_ns, one.id)
+    memory_db.insert(db, place, one.text, one.said, one.tags, one.expires_ns, one.id, Validity.of(one))
+    if one.corrected_ns:
+        memory_db.note_correction(db, one.id, one.corrected_ns)
     return True

@@ -65,3 +65,10 @@ def visible(scope: str | None, client: str, label: str) -> tuple[str, tuple[str,
         said = "number IN (SELECT memory FROM said WHERE session=?)"
         return f"(place=? OR {said})", (scope, scope.partition(":")[2])
     return "place=?", (scope,)
+
+
+def within(scope: str | None, client: str, label: str) -> tuple[str, tuple[str, ...]]:
+    """Return an SQL condition and its arguments for what a search of this scope finds."""
+    if scope is not None and scope.startswith(PROJECT):
+        return "place IN (?, ?, ?)", (scope, USER, Place(SESSION, client).key)
+    return visible(scope, client, label)

@@ -72,6 +72,21 @@ STAYS, MOVES = (
 )
 """Regular expressions for being somewhere and for going there, in lower case."""
 
+CHANGED = (
+    r"now|currently|no longer|any ?more|from now on|these days|instead|changed|switched|moved|relocated|migrated|new"
+    r"|renamed|replaced|became|has become|left|quit|gave up|stopped|started|joined|upgraded|postponed|rescheduled|sold"
+    r"|jetzt|nun|inzwischen|nicht mehr|mittlerweile|stattdessen|gewechselt|umgezogen|geändert|umbenannt|ersetzt"
+    r"|neue[rsnm]?|maintenant|désormais|ne .{1,40} plus|changé|déménagé|remplacé|ahora|ya no|cambió|se mudó|ora|adesso"
+    r"|non .{1,40} più|agora|já não|mudou|nu|niet meer|voortaan|теперь|больше не|现在|不再|今は|もう"
+)
+"""Regular expression for saying that something is no longer as it was, in lower case."""
+
+ADDS = _words(
+    "read visited travelled traveled planted bought owns owned met watched finished attended tried knows likes",
+    "speaks gelesen besucht gekauft gesehen spricht besitzt lu visité acheté vu parle leído visitado comprado visto",
+)
+"""What one can do again, or have more than one of: another such statement replaces none."""
+
 DIRECTIONS = _words(
     "over than before after to into from instead rather under above below behind",
     "als vor nach statt lieber über unter zu von hinter",

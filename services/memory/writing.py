@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import apsw
 from msgspec.structs import replace
@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.memory import COLLECTION
 from proto.ops.retrieve import Filter, RetrieveSearch
-from services.memory import memory_db, scopes
+from services.memory import memory_db, scopes, validity
 from services.memory import operations as ops
-from services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation
-from services.memory.memory_db import Place, Row
+from services.memory.comparison import Relation, closeness, fold, has_words, matched_by, relation, updates
+from services.memory.memory_db import Place, Row, Validity
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.shared import times
@@ -29,6 +29,9 @@ COMPARED = 20
 
 MAX_SIMILAR = 10
 """Similar memories that a new one is linked to, closest first; contradictory ones are all linked."""
+
+MAX_CANDIDATES = 3
+"""Most earlier memories named as those that a new one may replace, nearest in meaning first."""
 
 COMPARE_S = 8.0
 FOUND_S = 2.0
@@ -59,6 +62,9 @@ class Writing:
         degraded: list[str] = []
         now_ns = time.time_ns()
         expires_ns = expiry(params.expires, now_ns)
+        from_ns = validity.stated(params.valid_from, "valid_from", now_ns, end=False)
+        until_ns = validity.stated(params.valid_until, "valid_until", now_ns, end=True)
+        validity.require_order(from_ns, until_ns)
         label = await scopes.label(ctx, degraded)
         place = scopes.place_of(params.scope, ctx.session, label)
         if params.expires is None and params.scope.startswith(ops.SESSION):
@@ -67,22 +73,30 @@ class Writing:
         said = _said(params.text.strip(), now_ns, params.source, label, ctx)
 
         def change(db: apsw.Connection) -> ops.Remembered:
-            memory_db.purge(db, now_ns - self._kept_ns)
-            same = same_as(db, said.text, place)
+            validity.purge(db, now_ns - self._kept_ns)
+            same = validity.same_as(db, fold(said.text), place.key, asserted_ns(from_ns, until_ns, now_ns))
             if same is None:
-                row = memory_db.insert(db, place, said.text, [said], params.tags, expires_ns)
-                link(db, row, nearest, now_ns)
-                return answer(db, row, None, now_ns, degraded)
+                valid = Validity(from_ns, until_ns)
+                row = memory_db.insert(db, place, said.text, [said], params.tags, expires_ns, valid=valid)
+                replaced = self._supersede(db, row, params.supersedes, now_ns, ctx)
+                candidates = link(db, row, nearest, now_ns)
+                return answer(db, row, None, now_ns, degraded, replaced, candidates)
             merged = None if repeats(db, same, said) else same.other
             if merged is not None:
                 memory_db.note_said(db, same.number, said)
             stated = same.expires_ns if params.expires is None and not same.has_expired(now_ns) else expires_ns
             tags = list(dict.fromkeys([*same.tags, *params.tags]))
+            begins = [begin for begin in (same.valid_from_ns, from_ns) if begin is not None]
+            ends_ns = same.valid_until_ns if until_ns is None else until_ns
             db.execute(
-                "UPDATE memory SET at_ns=?, tags=?, expires_ns=? WHERE number=?",
-                (now_ns, json.dumps(tags), stated, same.number),
+                "UPDATE memory SET at_ns=?, tags=?, expires_ns=?, valid_from_ns=?, valid_until_ns=? WHERE number=?",
+                (now_ns, json.dumps(tags), stated, min(begins, default=None), ends_ns, same.number),
             )
-            return answer(db, memory_db.of_ids(db, [same.id])[same.id], merged, now_ns, degraded)
+            row = memory_db.of_ids(db, [same.id])[same.id]
+            if row.valid_from_ns != same.valid_from_ns:
+                validity.move_start(db, row, now_ns)
+            replaced = self._supersede(db, row, params.supersedes, now_ns, ctx)
+            return answer(db, row, merged, now_ns, degraded, replaced)
 
         return await self._once_found(await self._database.answer(change), degraded)
 
@@ -91,6 +105,8 @@ class Writing:
         degraded: list[str] = []
         now_ns = time.time_ns()
         expires_ns = expiry(params.expires, now_ns)
+        from_ns = validity.stated(params.valid_from, "valid_from", now_ns, end=False)
+        until_ns = validity.stated(params.valid_until, "valid_until", now_ns, end=True)
         before = await self._database.read(lambda db: _there(db, params.id, ctx))
         place = Place(before.scope, before.owner)
         text = before.text if params.text is None else params.text.strip()
@@ -99,27 +115,40 @@ class Writing:
 
         def change(db: apsw.Connection) -> ops.Remembered:
             row = _there(db, params.id, ctx)
+            valid = (
+                row.valid_from_ns if params.valid_from is None else from_ns,
+                row.valid_until_ns if params.valid_until is None else until_ns,
+            )
+            validity.require_order(*valid)
             if text != row.text:
-                twin = same_as(db, text, place)
-                if twin is not None and twin.number != row.number:
+                asserted = asserted_ns(*valid, now_ns)
+                twin = validity.same_as(db, fold(text), place.key, asserted, apart_from=row.number)
+                if twin is not None:
                     raise OperationError(f"memory {twin.id} already says that; forget one of the two", field="text")
                 memory_db.note_said(db, row.number, _said(text, now_ns, "", label, ctx))
             db.execute(
-                "UPDATE memory SET text=?, folded=?, at_ns=?, tags=?, expires_ns=? WHERE number=?",
+                "UPDATE memory SET text=?, folded=?, at_ns=?, tags=?, expires_ns=?, valid_from_ns=?, valid_until_ns=?"
+                " WHERE number=?",
                 (text, fold(text), row.at_ns if text == row.text else now_ns,
                  json.dumps(row.tags if params.tags is None else list(dict.fromkeys(params.tags))),
-                 row.expires_ns if params.expires is None else expires_ns, row.number),
+                 row.expires_ns if params.expires is None else expires_ns, *valid, row.number),
             )  # fmt: skip
+            memory_db.note_correction(db, row.id, now_ns)
             changed = _there(db, params.id, ctx)
-            if text != row.text:
-                link(db, changed, nearest, now_ns)
-            return answer(db, changed, None, now_ns, degraded)
+            if changed.valid_from_ns != row.valid_from_ns:
+                validity.move_start(db, changed, now_ns)
+            replaced: list[Row] = []
+            if params.supersedes is not None:
+                replaced = self._supersede(db, changed, params.supersedes, now_ns, ctx)
+                validity.release(db, changed, replaced, now_ns)
+            candidates = link(db, changed, nearest, now_ns) if text != row.text else []
+            return answer(db, changed, None, now_ns, degraded, replaced, candidates)
 
         return await self._once_found(await self._database.answer(change), degraded)
 
     @handles(ops.Forget)
     async def forget(self, params: ops.Forget, ctx: Context) -> ops.Forgotten:
-        place = None
+        place, now_ns = None, time.time_ns()
         if params.query and not has_words(params.query):
             said = "parameter `query`: there are no words in it; leave it out to forget all of the scope"
             raise InvalidParams(said, field="query")
@@ -140,6 +169,7 @@ class Writing:
                 note = f"nothing was forgotten; call again with confirm=true to forget these {len(rows)}"
                 return ops.Forgotten(forgotten=0, memories=named, note=note)
             request_scrub(db)
+            memory_db.note_forgotten(db, {row.id: now_ns for row in rows if row.scope != ops.SESSION})
             db.executemany("DELETE FROM memory WHERE number=?", ((row.number,) for row in rows))
             return ops.Forgotten(forgotten=len(rows), memories=named)
 
@@ -150,6 +180,11 @@ class Writing:
         await self._database.checkpoint()
         pending = 0 if await self._feed.scrubbed(SCRUB_S) else gone.forgotten
         return ops.Forgotten(forgotten=gone.forgotten, memories=gone.memories, search_pending=pending)
+
+    def _supersede(self, db: apsw.Connection, row: Row, ids: Sequence[str], now_ns: int, ctx: Context) -> list[Row]:
+        """Return what `row` replaces now."""
+        replaced = validity.supersede(db, row, ids, now_ns, lambda other: _is_for(other, ctx)) if ids else []
+        return list(memory_db.of_ids(db, [each.id for each in replaced]).values())
 
     async def _nearest(self, text: str, place: Place, ctx: Context, degraded: list[str]) -> dict[str, float | None]:
         """Return the stored memories nearest to the text in the same place, with their cosines."""
@@ -173,25 +208,36 @@ class Writing:
         return kept
 
 
-def same_as(db: apsw.Connection, text: str, place: Place) -> Row | None:
-    """Return the memory in this place with an equal statement, if there is one."""
-    return next(iter(memory_db.select(db, "place=? AND folded=?", (place.key, fold(text)))), None)
+def asserted_ns(from_ns: int | None, until_ns: int | None, now_ns: int) -> int:
+    """Return a moment at which a statement with these times certainly holds: now, or the nearest one to it."""
+    at_ns = validity.floor(now_ns if from_ns is None else max(now_ns, from_ns))
+    return at_ns if until_ns is None else min(at_ns, until_ns)
 
 
-def link(db: apsw.Connection, row: Row, nearest: Mapping[str, float | None], now_ns: int) -> None:
-    """Link a memory to contradictory and similar ones in its place, among the nearest and the latest."""
+def link(db: apsw.Connection, row: Row, nearest: Mapping[str, float | None], now_ns: int) -> list[Row]:
+    """Link a memory to contradictory and similar ones in its place, among the nearest and the latest.
+
+    Returns those that it may replace: they hold, and are about the same thing. The reader decides.
+    """
     last = memory_db.select(db, "place=? ORDER BY number DESC LIMIT ?", (row.place, COMPARED))
     found: dict[Relation, list[Row]] = {each: [] for each in Relation}
+    candidates: list[Row] = []
     others = {other.id: other for other in (*memory_db.of_ids(db, list(nearest)).values(), *last)}
     for other in sorted(others.values(), key=lambda other: -closeness(row.text, other.text, nearest.get(other.id))):
         if other.place == row.place and other.number != row.number and not other.has_expired(now_ns):
-            found[relation(row.text, other.text, nearest.get(other.id))].append(other)
+            cosine = nearest.get(other.id)
+            found[related := relation(row.text, other.text, cosine)].append(other)
+            end_ns = validity.last_ns(other)
+            if (end_ns is None or end_ns >= now_ns) and updates(row.text, other.text, related, cosine):
+                candidates.append(other)
     memory_db.set_links(
         db,
         row.number,
         conflicts=[other.number for other in found[Relation.CONFLICT]],
         similar=[other.number for other in found[Relation.SIMILAR][:MAX_SIMILAR]],
     )
+    candidates.sort(key=lambda other: -(nearest.get(other.id) or 0.0))
+    return candidates[:MAX_CANDIDATES]
 
 
 def _has_words(db: apsw.Connection, row: Row, query: str) -> bool:
@@ -211,14 +257,30 @@ def _said(text: str, at_ns: int, source: str, label: str, ctx: Context) -> ops.C
     return ops.CarriedSaid(at_ns=at_ns, text=text, source=source, session=label, client=client)
 
 
-def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int, degraded: list[str]) -> ops.Remembered:
+def answer(
+    db: apsw.Connection,
+    row: Row,
+    merged: ops.Other | None,
+    now_ns: int,
+    degraded: list[str],
+    replaced: Sequence[Row] = (),
+    candidates: Sequence[Row] = (),
+) -> ops.Remembered:
+    conflicts, similar = validity.links(db, row, validity.floor(now_ns))
+    end_ns = validity.last_ns(row)
+    ids = [other.id for other in candidates]
     return ops.Remembered(
         id=row.id,
         scope=row.scope,
         merged_with=merged,
-        conflicts_with=[other.other for other in memory_db.linked(db, row.number, is_conflict=True, now_ns=now_ns)],
-        similar_to=[other.other for other in memory_db.linked(db, row.number, is_conflict=False, now_ns=now_ns)],
+        conflicts_with=[other.other for other in conflicts],
+        similar_to=[other.other for other in similar],
         expires="" if row.expires_ns is None else memory_db.instant(row.expires_ns),
+        valid_from="" if row.valid_from_ns is None else memory_db.instant(row.valid_from_ns),
+        valid_until="" if end_ns is None else memory_db.instant(end_ns),
+        replaced=[validity.as_replaced(other) for other in replaced],
+        may_replace=[other.other for other in candidates],
+        note=f"if it replaces them: memory_update id={row.id} supersedes={json.dumps(ids)}" if ids else "",
         degraded=degraded,
     )
 
@@ -242,7 +304,7 @@ def expiry(given: str | None, now_ns: int) -> int | None:
 def _there(db: apsw.Connection, id_: str, ctx: Context) -> Row:
     row = memory_db.of_ids(db, [id_]).get(id_)
     if row is None or not _is_for(row, ctx):
-        raise OperationError(f"there is no memory {id_!r}; recall and list_memories give ids", field="id")
+        raise OperationError(f"there is no memory {id_!r}; recall and memory_list give ids", field="id")
     return row
 
 

@@ -27,7 +27,7 @@ from services.retrieve.collection import CLIENT_VECTORS, Collection
 from services.retrieve.item_store import Change
 from services.retrieve.open_collections import Collections, RetrieveSettings
 from services.retrieve.ranking.queries import QueryCall
-from services.retrieve.store import Content, Snapshot, Transaction
+from services.retrieve.store import Snapshot, StoredGroup, Transaction
 from services.runtime import keyed
 from services.runtime.handlers import Context, handles
 from services.shared.models.measure import Measure
@@ -320,7 +320,7 @@ def _page(store: Snapshot, params: ops.CollectionDocuments, *, whole: bool = Fal
     return ops.CollectionPage(documents=documents, more=len(found) > params.limit)
 
 
-def _document(content: Content, *, whole: bool) -> ops.Document:
+def _document(content: StoredGroup, *, whole: bool) -> ops.Document:
     vector = None
     if whole and (packed := content.pieces[0].vector) is not None:
         vector = np.frombuffer(packed, dtype="<f2").astype(float).tolist()

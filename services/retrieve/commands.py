@@ -32,7 +32,7 @@ def add(command: AddCommand) -> None:
 
 def run_migrate(arguments: argparse.Namespace) -> int:
     """Call `retrieve_migrate` until nothing is left. Interrupted, it resumes at the next time. Raises ControlError."""
-    from proto.ops.retrieve import RetrieveMigrate
+    from services.retrieve.operations import RetrieveMigrate
 
     asked = RetrieveMigrate(to=arguments.to, collection=arguments.collection or "")
     moved: list[str] = []

@@ -17,7 +17,7 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve import vector_store
-from services.retrieve.filters import check_metadata, filterable, select_ids
+from services.retrieve.filters import Where, check_metadata, filterable, select_ids
 from services.retrieve.index.lexical import Fts5, Row, row_of
 from services.retrieve.index.vectors import ItemIds
 from services.retrieve.vector_store import NO_PROGRESS, Progress, Stored, VectorsByHash, Waiting
@@ -25,6 +25,9 @@ from services.retrieve.vector_store import NO_PROGRESS, Progress, Stored, Vector
 T = TypeVar("T")
 
 Metadata: TypeAlias = dict[str, Value]
+
+MOST_LINKED = 1000
+"""Most successors that a search looks at: a greeting may begin thousands of conversations."""
 
 _AMONG = "IN (SELECT value FROM json_each(?))"
 
@@ -246,6 +249,40 @@ def siblings(db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
         f"WHERE items.item_id {_AMONG} AND other.item_id != items.item_id GROUP BY items.item_id"
     )
     return {item_id: json.loads(others) for item_id, others in db.execute(query, (json.dumps(ids),))}
+
+
+def linked(db: apsw.Connection, groups: Sequence[int], field: str) -> list[tuple[int, int]]:
+    """See `store.Snapshot.linked`."""
+    ids = json.dumps(groups)
+    # CROSS JOIN keeps the order of the tables: the values of a field are as many as there are groups.
+    before = (
+        "SELECT named.group_id, groups.group_id FROM group_values AS named "
+        "CROSS JOIN groups ON groups.id = named.value "
+        f"WHERE +named.field = ? AND named.group_id {_AMONG}"
+    )
+    after = (
+        "SELECT named.group_id, groups.group_id FROM groups "
+        "CROSS JOIN group_values AS named ON named.value = groups.id "
+        f"WHERE named.field = ? AND groups.group_id {_AMONG} LIMIT {MOST_LINKED}"
+    )
+    rows: list[Any] = [*db.execute(before, (field, ids)), *db.execute(after, (field, ids))]
+    return rows
+
+
+def values(db: apsw.Connection, groups: Sequence[int], field: str) -> dict[int, str]:
+    """See `store.Snapshot.values`."""
+    query = f"SELECT group_id, value FROM group_values WHERE +field = ? AND group_id {_AMONG}"
+    return {group: value for group, value in db.execute(query, (field, json.dumps(groups))) if isinstance(value, str)}
+
+
+def pieces_of(db: apsw.Connection, groups: Sequence[int], where: Where | None) -> dict[int, int]:
+    """See `store.Snapshot.pieces_of`."""
+    query = f"SELECT item_id, group_id FROM items WHERE embed AND group_id {_AMONG}"
+    arguments: tuple[str | int | float, ...] = (json.dumps(groups),)
+    if where is not None:
+        query, arguments = f"{query} AND group_id IN ({where.groups})", (*arguments, *where.arguments)
+    rows: Any = db.execute(query, arguments)
+    return dict(rows)
 
 
 def never_embedded(db: apsw.Connection, ids: Sequence[int]) -> set[int]:

@@ -18,7 +18,7 @@ from services.retrieve.index.live_vectors import VectorIndex
 from services.retrieve.index.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from services.retrieve.index.word_index import WordIndex
 from services.retrieve.item_store import Change, ItemDetails, Metadata
-from services.retrieve.store import Content, FoundWords, GroupNumbers, Piece, SearchedVectors
+from services.retrieve.store import FoundWords, GroupNumbers, Piece, SearchedVectors, StoredGroup
 from services.retrieve.vector_store import Model, Progress, Waiting
 
 _FETCH = 8192
@@ -78,6 +78,15 @@ class LocalStore:
     def siblings(self, ids: Sequence[int]) -> dict[int, list[int]]:
         return item_store.siblings(self.db, ids)
 
+    def linked(self, groups: Sequence[int], field: str) -> list[tuple[int, int]]:
+        return item_store.linked(self.db, groups, field)
+
+    def values(self, groups: Sequence[int], field: str) -> dict[int, str]:
+        return item_store.values(self.db, groups, field)
+
+    def pieces_of(self, groups: Sequence[int], filters: Sequence[Filter]) -> dict[int, int]:
+        return item_store.pieces_of(self.db, groups, compile_filters(filters))
+
     def never_embedded(self, ids: Sequence[int]) -> set[int]:
         return item_store.never_embedded(self.db, ids)
 
@@ -115,13 +124,13 @@ class LocalStore:
         rows = self.db.execute(f"{query} ORDER BY id LIMIT ?", (*arguments, *chosen, *among, limit))
         return [id_ for (id_,) in rows]
 
-    def contents(self, ids: Sequence[str]) -> list[Content]:
+    def contents(self, ids: Sequence[str]) -> list[StoredGroup]:
         found = []
         for id_ in ids:
             row = self.db.execute("SELECT group_id, title, names, metadata FROM groups WHERE id = ?", (id_,)).fetchone()
             if row is not None:
                 number, title, names, metadata = row
-                found.append(Content(id_, title, names, _read(metadata), list(self._pieces(number))))
+                found.append(StoredGroup(id_, title, names, _read(metadata), list(self._pieces(number))))
         return found
 
     def _pieces(self, group: int) -> Iterator[Piece]:

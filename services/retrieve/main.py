@@ -11,7 +11,7 @@ import trio
 from proto.errors import InvalidParams
 from proto.ops import retrieve as ops
 from proto.ops.embed import EmbedResult, EmbedTexts
-from services.retrieve import client_collections, places
+from services.retrieve import client_collections, operations, places
 from services.retrieve.collection import Collection
 from services.retrieve.item_store import Change
 from services.retrieve.migration import Migration
@@ -109,8 +109,8 @@ class RetrieveService:
 
         return await self._collections.ask(params.collection, lambda each: each.read(page), ops.GroupIds())
 
-    @handles(ops.RetrieveMigrate)
-    async def migrate(self, params: ops.RetrieveMigrate, ctx: Context) -> ops.Migrated:
+    @handles(operations.RetrieveMigrate)
+    async def migrate(self, params: operations.RetrieveMigrate, ctx: Context) -> operations.Migrated:
         if not self._migrations:
             raise InvalidParams(
                 "parameter `to`: no PostgreSQL server is set; set `dsn_env` in [retrieve] and restart the kernel",
@@ -119,7 +119,7 @@ class RetrieveService:
         to_server = params.to == "postgres"
         until = trio.current_time() + params.for_s
         moved: list[str] = []
-        moving: ops.Moving | None = None
+        moving: operations.Moving | None = None
         left: list[str] = []
         if params.collection:
             names = sorted([name for each in self._migrations for name in await each.names()])
@@ -137,7 +137,7 @@ class RetrieveService:
                 moving = await migration.work(name, to_server=to_server, until=until)
                 (moved if moving.done else left).append(name)
                 ctx.progress(moving.copied, moving.groups, f"{name}: copied")
-        return ops.Migrated(moved=moved, moving=moving, left=left)
+        return operations.Migrated(moved=moved, moving=moving, left=left)
 
     @handles(ops.RetrieveSimilar)
     async def similar(self, params: ops.RetrieveSimilar, ctx: Context) -> ops.Neighbours:

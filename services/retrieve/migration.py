@@ -15,12 +15,13 @@ from collections.abc import Sequence
 import trio
 
 from proto.errors import Unavailable
-from proto.ops.retrieve import Group, Item, Moving
+from proto.ops.retrieve import Group, Item
 from services.retrieve.collection import CLIENT_VECTORS, Collection
 from services.retrieve.item_store import ItemWithVector, hash_of
 from services.retrieve.open_collections import Collections
+from services.retrieve.operations import Moving
 from services.retrieve.places import Copying, Places
-from services.retrieve.store import Content, Snapshot, Transaction
+from services.retrieve.store import Snapshot, StoredGroup, Transaction
 from services.retrieve.vector_store import Model
 
 PAGE = 200
@@ -196,7 +197,7 @@ async def _adopt(source: Collection, target: Collection) -> None:
         await target.adopt(fingerprint, dimensions)
 
 
-def _put(store: Transaction, contents: Sequence[Content], model: Model | None) -> None:
+def _put(store: Transaction, contents: Sequence[StoredGroup], model: Model | None) -> None:
     """Store groups with their vectors, inside the caller's transaction."""
     if not contents:
         return
@@ -217,7 +218,7 @@ def _put(store: Transaction, contents: Sequence[Content], model: Model | None) -
     )
 
 
-def _group(content: Content, *, given: bool) -> Group:
+def _group(content: StoredGroup, *, given: bool) -> Group:
     items: list[Item] = []
     for piece in content.pieces:
         said = {
@@ -301,7 +302,7 @@ async def _copy_differing(source: Collection, target: Collection, ids: Sequence[
         await _copy(source, target, differing)
 
 
-def _same(ours: Content, theirs: Content | None) -> bool:
+def _same(ours: StoredGroup, theirs: StoredGroup | None) -> bool:
     if theirs is None or ours[:4] != theirs[:4] or len(ours.pieces) != len(theirs.pieces):
         return False
     return all(

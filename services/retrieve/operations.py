@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ from proto.operation import OPERATOR, Family, Params, Role, Route
 from proto.ops.retrieve import Collection, Filter, Name, Value
 
 tool = Family("retrieve")
+_operator = Family("retrieve", role=Role.INTERNAL, callers=(OPERATOR,))
 
 MAX_AT_ONCE = 1000
 
@@ -37,7 +38,7 @@ class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
     trouble: Annotated[str, Meta(description="Why it cannot be read, and what to do; empty if it can")] = ""
 
 
-@tool.write("collection_create", idempotent=True, deadline_s=30, http=_post("create"))
+@tool.write("collections_create", idempotent=True, deadline_s=30, http=_post("create"))
 class CollectionCreate(Params[CollectionInfo], frozen=True, kw_only=True):
     """Create a collection of your own: of texts, which Linckia embeds, or of vectors that you bring."""
 
@@ -56,7 +57,7 @@ class CollectionList(msgspec.Struct, frozen=True, kw_only=True):
     most_bytes: Annotated[int, Meta(description="In each")]
 
 
-@tool.read("collection_list", deadline_s=30, http=Route("GET", "/v1/collections"))
+@tool.read("collections_list", deadline_s=30, http=Route("GET", "/v1/collections"))
 class CollectionListParams(Params[CollectionList], frozen=True, kw_only=True):
     """List client-created collections, and the quota."""
 
@@ -67,7 +68,7 @@ class CollectionCounted(msgspec.Struct, frozen=True, kw_only=True):
     documents: Documents
 
 
-@tool.read("collection_count", deadline_s=30, http=_post("count"))
+@tool.read("collections_count", deadline_s=30, http=_post("count"))
 class CollectionCount(Params[CollectionCounted], frozen=True, kw_only=True):
     """Count a collection's documents, or those whose payload matches `filters`."""
 
@@ -94,7 +95,7 @@ class CollectionUpserted(msgspec.Struct, frozen=True, kw_only=True):
     vectors_waiting: Annotated[int, Meta(description="Pieces of text not yet found by meaning")]
 
 
-@tool.write("collection_upsert", idempotent=True, deadline_s=60, http=_post("upsert"))
+@tool.write("collections_upsert", idempotent=True, deadline_s=60, http=_post("upsert"))
 class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
     """Put documents into a collection, all or none; one of the same id is replaced."""
 
@@ -111,7 +112,7 @@ class CollectionPage(msgspec.Struct, frozen=True, kw_only=True):
     more: Annotated[bool, Meta(description="Whether more follow; pass the last id as `after`")]
 
 
-@tool.read("collection_documents", deadline_s=30, http=_post("documents"))
+@tool.read("collections_documents", deadline_s=30, http=_post("documents"))
 class CollectionDocuments(Params[CollectionPage], frozen=True, kw_only=True):
     """Read a collection's documents by id, or those whose payload matches `filters`, page by page."""
 
@@ -148,7 +149,7 @@ class CollectionFound(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What should have run and did not, with the reason")] = []
 
 
-@tool.read("collection_search", deadline_s=30, http=_post("search"))
+@tool.read("collections_search", deadline_s=30, http=_post("search"))
 class CollectionSearch(Params[CollectionFound], frozen=True, kw_only=True):
     """Search a collection: by words and meaning of `query`, by `vector` if it takes vectors, or by both; one of the
     two is required."""
@@ -171,7 +172,7 @@ class CollectionDeleted(msgspec.Struct, frozen=True, kw_only=True):
     documents: Annotated[int, Meta(description="In the collection now")]
 
 
-@tool.destroy("collection_delete", idempotent=True, deadline_s=60, http=_post("delete"))
+@tool.destroy("collections_delete", idempotent=True, deadline_s=60, http=_post("delete"))
 class CollectionDelete(Params[CollectionDeleted], frozen=True, kw_only=True):
     """Delete documents: either by `ids`, or those whose payload matches `filters`."""
 
@@ -190,8 +191,38 @@ class CollectionDropped(msgspec.Struct, frozen=True, kw_only=True):
     dropped: bool
 
 
-@tool.destroy("collection_drop", idempotent=True, deadline_s=60, http=_post("drop"))
+@tool.destroy("collections_drop", idempotent=True, deadline_s=60, http=_post("drop"))
 class CollectionDrop(Params[CollectionDropped], frozen=True, kw_only=True):
     """Delete a whole client-created collection and its contents."""
 
     collection: Collection
+
+
+class Moving(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the migration of one collection is."""
+
+    collection: str
+    copied: Annotated[int, Meta(description="Groups that were copied")] = 0
+    groups: Annotated[int, Meta(description="Groups in all")] = 0
+    comparing: Annotated[bool, Meta(description="Whether the copy is compared with the original")] = False
+    done: Annotated[bool, Meta(description="Whether the collection is in its new place")] = False
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a migration is; call again until nothing is left."""
+
+    moved: Annotated[list[str], Meta(description="Collections that this call brought to their new place")] = []
+    moving: Annotated[Moving | None, Meta(description="The collection being moved; null if none")] = None
+    left: Annotated[list[str], Meta(description="Collections that are not there yet")] = []
+
+
+@_operator.write("retrieve_migrate", idempotent=True, deadline_s=120)
+class RetrieveMigrate(Params[Migrated], frozen=True, kw_only=True):
+    """Move collections to a PostgreSQL server, or back into files, while they are used; works for about `for_s`.
+
+    Interrupted at any point, it resumes. Every group is compared with its original before the copy takes its place.
+    """
+
+    to: Annotated[Literal["postgres", "local"], Meta(description="Where they are to be kept")]
+    collection: Annotated[str, Meta(description="Only this one; a client's begins with own.; empty: all")] = ""
+    for_s: Annotated[float, Meta(gt=0, le=60, description="How long this call works at least")] = 10.0

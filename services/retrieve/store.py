@@ -41,7 +41,7 @@ class SearchedVectors(Protocol):
     def __len__(self) -> int: ...
 
 
-class Content(NamedTuple):
+class StoredGroup(NamedTuple):
     """A group as it was put."""
 
     id: str
@@ -102,6 +102,18 @@ class Snapshot(Protocol):
     def siblings(self, ids: Sequence[int]) -> dict[int, list[int]]:
         """Map items to the others of their group that have a vector.  Items without such siblings are omitted."""
 
+    def linked(self, groups: Sequence[int], field: str) -> list[tuple[int, int]]:
+        """Return pairs of groups, the second of which is named by the metadata `field` of the first.
+
+        These are the pairs whose first or second group is among `groups`.
+        """
+
+    def values(self, groups: Sequence[int], field: str) -> dict[int, str]:
+        """Map groups to their metadata `field`, if it is a text."""
+
+    def pieces_of(self, groups: Sequence[int], filters: Sequence[Filter]) -> dict[int, int]:
+        """Map the items with text to embed of those of the groups that the filters admit to their groups."""
+
     def never_embedded(self, ids: Sequence[int]) -> set[int]:
         """Return the items that are not to be embedded."""
 
@@ -131,7 +143,7 @@ class Snapshot(Protocol):
         A `limit` of -1 means all.
         """
 
-    def contents(self, ids: Sequence[str]) -> list[Content]:
+    def contents(self, ids: Sequence[str]) -> list[StoredGroup]:
         """Return the groups with these ids, in the order of `ids`."""
 
     def sizes(self, ids: Sequence[str]) -> tuple[int, int]:

@@ -28,8 +28,8 @@ from proto.operation import Access, Params, operation_of
 from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel, LinkClosed
-from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Call, Cancel, Fault, Log, Progress, Question, Return
+from services.runtime.dispatch import ClientRequests, Outlasting
 
 R = TypeVar("R")
 

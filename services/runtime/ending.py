@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar, cast
+
 EXIT_FAILED = 1
 
 
@@ -16,10 +18,12 @@ class ProgramEnded(Exception):
         self.code = code
 
 
-def first_of(group: BaseExceptionGroup[ProgramEnded]) -> ProgramEnded:
+E = TypeVar("E", bound=BaseException)
+
+
+def first_of(group: BaseExceptionGroup[E]) -> E:
     """Return the first of the errors in nested groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, ProgramEnded)
-    return error
+    return cast("E", error)

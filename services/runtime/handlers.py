@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -25,13 +26,14 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 import trio
 
-from proto.errors import InvalidParams
+from proto.errors import InvalidParams, LinckiaError
 from proto.operation import Operation, Params, operation_of
 from proto.wire import frames
 from proto.wire.frames import Event
 from proto.wire.launch import LaunchConfig
 from services.runtime.calls import Context as Context  # noqa: PLC0414  # services import it from here
 from services.runtime.calls import Outgoing
+from services.runtime.change_log import EXCLUDED, ChangeLog
 from services.runtime.database import Database
 from services.runtime.key_store import KeyStore
 from services.runtime.roots import Roots
@@ -45,6 +47,15 @@ Q = ParamSpec("Q")
 
 BACKGROUND_S = 0.1
 """Delay of background work after a restart, so that waiting calls go first; some dozens are answered in this time."""
+
+OF_FILES = "changes"
+"""Where other services find the settings of `files`, which say what is kept of changes."""
+
+MAX_CHANGES_BYTES = 4 * 1024 * 1024
+"""Size of the log of changes from which its records are taken over without being asked for."""
+COLLECT_AGAIN_S = 30.0
+
+_log = logging.getLogger("linckia.service")
 
 GiveBack = Callable[[], Awaitable[None]]
 """Releases memory; must not raise."""
@@ -67,6 +78,7 @@ class Environment:
         resting: called each time the service becomes idle after work.
         outgoing: the service's calls; a front uses it to make calls on behalf of clients.
         handoff: where the kernel hands descriptors to a front.
+        changes: the log of changes to files (`keeps_changes`); None if the service makes none.
     """
 
     def __init__(
@@ -82,7 +94,11 @@ class Environment:
         self.service, self.generation, self.mode = launch.service, launch.generation, launch.mode
         self.data_dir = Path(launch.data_dir)
         self.roots = Roots.of(launch)
-        self.settings = launch.settings
+        self.settings = {name: value for name, value in launch.settings.items() if name != OF_FILES}
+        self._of_files = launch.settings.get(OF_FILES, self.settings)
+        self.changes: ChangeLog | None = None
+        self._collect: Callable[[], Awaitable[object]] | None = None
+        self._collecting = False
         self.background = background
         self.ready = trio.Event()
         self.ending = ending
@@ -110,6 +126,39 @@ class Environment:
         been opened with `keeps_keys`."""
         assert self.keys is not None
         self.keys.keep_in(database)
+
+    def keeps_changes(self, collect: Callable[[], Awaitable[object]]) -> ChangeLog:
+        """Record the changes to files that calls make, so that they can be undone.
+
+        Args:
+            collect: has `files` take the records over.
+        """
+        self._collect = collect
+        log = ChangeLog(self.data_dir, self._of_files.get("undo_exclude", EXCLUDED))
+        self._closed_at_the_end.callback(log.close)
+        # If the disk fails, the first change says so.
+        with contextlib.suppress(OSError):
+            log.settle()
+        if self._of_files.get("undo_max_mb") != 0:
+            self.changes = log
+        return log
+
+    def changed(self) -> None:
+        """Have the records of changes taken over if there are many."""
+        if self.changes is not None and self.changes.waiting_bytes > MAX_CHANGES_BYTES and not self._collecting:
+            self._collecting = True
+            self.background.start_soon(self._have_collected)
+
+    async def _have_collected(self) -> None:
+        assert self._collect is not None
+        try:
+            await self._collect()
+        except LinckiaError as error:
+            # They stay in the log, and the next change tries again.
+            _log.warning("records of changes cannot be taken over yet: %s", error)
+            await trio.sleep(COLLECT_AGAIN_S)
+        finally:
+            self._collecting = False
 
     async def opened(self, open_: Callable[Q, C], *args: Q.args, **named: Q.kwargs) -> C:
         """Open a resource (usually a database) in a thread.

@@ -26,7 +26,9 @@ import msgspec
 
 from proto.errors import InvalidParams, MaybeExecuted
 from proto.keys import KEPT_S
+from proto.vocabulary import current_name
 from proto.wire.frames import pack_body
+from services.runtime.change_log import named
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS keyed_call(
@@ -100,7 +102,7 @@ class KeyedCall:
     def check_same(self, operation: str, digest: bytes) -> None:
         """Raise InvalidParams unless a call with this key was the same call."""
         if operation != self.operation or digest != self.digest:
-            what = f"for {operation}" if operation != self.operation else "with other parameters"
+            what = f"for {current_name(operation)}" if operation != self.operation else "with other parameters"
             raise InvalidParams(
                 f"this idempotency key was already used {what}; use a new key for each different call", field="key"
             )
@@ -136,7 +138,7 @@ def mark(db: apsw.Connection, result: object, shape: Callable[[Any], object] | N
     if (shape := shape or call.shape) is None:
         put(db, call, None)
         return
-    body = pack_body(shape(result))
+    body = pack_body(named(shape(result)))
     put(db, call, body)
     call.answer = body
 
@@ -199,7 +201,9 @@ class Record(msgspec.Struct, frozen=True):
 def record(answer: object) -> Record | None:
     """Return what a journal needs of the call being served; None if it has no key."""
     call = serving()
-    return None if call is None else Record(call.key, call.operation, call.digest, pack_body(answer))
+    return (
+        None if call is None else Record(call.key, call.operation, call.digest, pack_body(named(answer, begins=True)))
+    )
 
 
 def restore(db: apsw.Connection, found: Record) -> None:

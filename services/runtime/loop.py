@@ -25,7 +25,7 @@ from proto.operation import Access, Operation, Params
 from proto.wire import frames
 from proto.wire.channel import Channel, Link, LinkClosed, ProtocolViolation
 from proto.wire.launch import LaunchConfig
-from services.runtime import storage
+from services.runtime import change_log, storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
 from services.runtime.sandbox import end_out_of_memory
@@ -260,17 +260,24 @@ class ServiceLoop:
 
     async def _answer(self, call: frames.Call, params: Params[Any], served: _Served, context: Context) -> bytes:
         async def work() -> bytes:
-            return frames.pack_body(await served.handler(params, context))
+            result = await served.handler(params, context)
+            if self._env is not None and self._env.changes is not None:
+                result = change_log.named(result)
+            return frames.pack_body(result)
 
         keys = None if self._env is None else self._env.keys
         if keys is None or served.operation.access is Access.READ:
             return await work()
+        if self._env is not None and self._env.changes is not None:
+            change_log.current.set(change_log.Serving(self._env.changes, call.op, call.origin))
+            self._env.changed()
         await keys.recovered.wait()
         if not call.origin.key:
             return await work()
         identity = params.identity()
         identity = call.params if identity is None else identity
-        return await keys.serve(call.origin.key, call.op, identity, work, resumes=served.resumes)
+        name = served.operation.stored_name
+        return await keys.serve(call.origin.key, name, identity, work, resumes=served.resumes)
 
     def _look_for_starvation(self, error: Exception) -> None:
         """End a process that cannot open more files; the next process serves its calls."""

@@ -29,6 +29,7 @@ import msgspec
 import trio
 
 from proto import ops
+from proto.errors import LinckiaError
 from proto.host.log_lines import JsonLines
 from proto.host.machine import give_back_at_rest
 from proto.wire.channel import Link, LinkClosed, SocketLink
@@ -91,10 +92,17 @@ def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby
         # The last line of the log, which the kernel shows as the cause.
         print(ended, file=sys.stderr, flush=True)
         code = ended.code
-    except* Exception:  # noqa: BLE001  # reported by the exit code
+    except* Exception as group:  # noqa: BLE001  # reported by the exit code
         _log.exception("%s generation %d ends with an error", launch.service, launch.generation)
+        print(_cause(first_of(group)), file=sys.stderr, flush=True)
         code = EXIT_FAILED
     return code
+
+
+def _cause(error: BaseException) -> str:
+    """Return what went wrong, on one line: the last one of the log."""
+    said = " ".join(str(error).split())[:500]
+    return said if isinstance(error, LinckiaError) and said else f"{type(error).__name__}: {said}".removesuffix(": ")
 
 
 async def _main(

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from proto.errors import LinckiaError, OperationError
-from services.runtime import keyed
+from services.runtime import change_log, keyed
+from services.runtime.change_log import Change
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, create_file, hold, replace_file
 from services.runtime.roots import OutsideRoots, Roots, printable
 
@@ -81,7 +83,7 @@ def bounded(file: BinaryIO, size: int, most: int) -> bytes:
 
 def rewrite(
     path: str, roots: Roots, change: Callable[[bytes], bytes], *, field: str = "path", if_match: str | None = None,
-    dry_run: bool = False, replacing: Callable[[Rewritten], None] | None = None, most: int = MAX_BYTES,
+    dry_run: bool = False, replacing: Callable[[Rewritten], int | None] | None = None, most: int = MAX_BYTES,
     answer: Callable[[Rewritten], object] | None = None,
 ) -> Rewritten:  # fmt: skip
     """Replace the content of a regular file below the roots with `change` of it; blocks.
@@ -90,7 +92,8 @@ def rewrite(
 
     Args:
         change: called again if another program changed the file meanwhile.
-        replacing: called just before the file is replaced, while other edits wait, and again if that is retried.
+        replacing: called just before the file is replaced, while other edits wait, and again if that is retried;
+            returns the id of the former content in the trash, if it is there.
         answer: returns the answer to the call being served, which is stored first if that has an idempotency key.
 
     Raises:
@@ -107,12 +110,18 @@ def rewrite(
             with contextlib.nullcontext() if dry_run else hold(Path(real)):
                 before = before if dry_run else read_whole(real, roots, most)
                 check_match(before, if_match)
-                done = Rewritten(real, before, change(before), os.stat(real, follow_symlinks=False).st_nlink)
+                status = os.stat(real, follow_symlinks=False)
+                done = Rewritten(real, before, change(before), status.st_nlink)
                 if not dry_run and done.after != before:
-                    if replacing is not None:
-                        replacing(done)
+                    kept = None if replacing is None else replacing(done)
+                    written = Change(
+                        "write", real, before=before, after=done.after, mode=stat.S_IMODE(status.st_mode), trash_id=kept
+                    )
                     shape = None if answer is None else partial(answer, done)
-                    with _keyed(done.path, before, done.after, shape) as intended:
+                    with (
+                        change_log.recorded([written]),
+                        _keyed(done.path, before, done.after, shape) as intended,
+                    ):
                         replace_file(Path(real), before, done.after, written=intended)
                 return done
         except ChangedMeanwhile:
@@ -136,7 +145,7 @@ def _keyed(
         return
     assert call.transaction is not None
     assert call.store is not None
-    body = answer()
+    body = change_log.named(answer(), begins=True)
     intended = call.store(lambda db: keyed.intend(db, call, path, before, after, body))
     try:
         yield intended
@@ -168,12 +177,30 @@ def create(
         raise OutsideRoots(f"{printable(path)} is outside the roots: {', '.join(roots.reachable) or 'there are none'}")
     roots.check(path, write=True, field=field)
     above, name = os.path.split(path)
-    with open_below(roots, root, os.path.relpath(above, root), sync=True) as folder:
+    made = [Change("folder", each) for each in missing_folders(above)]
+    with (
+        change_log.recorded(made),
+        open_below(roots, root, os.path.relpath(above, root), sync=True) as folder,
+    ):
         try:
-            with hold(Path(path), is_new=True), _keyed(path, None, content, answer) as intended:
+            new = Change("create", path, after=content)
+            with (
+                hold(Path(path), is_new=True),
+                change_log.recorded([new]),
+                _keyed(path, None, content, answer) as intended,
+            ):
                 create_file(folder, name, content, written=intended)
         except CannotReplace as error:
             raise Contended(str(error)) from None
+
+
+def missing_folders(path: str) -> list[str]:
+    """Return the folders that have to be made so that there is one at a real path, the highest first."""
+    missing: list[str] = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing[::-1]
 
 
 @contextlib.contextmanager
@@ -200,14 +227,16 @@ def open_below(roots: Roots, top: str, path: str, *, sync: bool = False) -> Iter
 
 
 @contextlib.contextmanager
-def naming_errors(path: str, field: str = "path") -> Iterator[None]:
-    """Convert errors about a file to OperationErrors that name the file and the field."""
+def naming_errors(path: str, field: str = "path", roots: Roots | None = None) -> Iterator[None]:
+    """Convert errors about a file to OperationErrors that name the file and the field. With `roots`, the error for a
+    missing file also suggests similar names in its folder."""
     try:
         yield
     except LinckiaError:
         raise
     except FileNotFoundError:
-        raise OperationError(f"`{field}`: File not found: {path[:1000]}", field=field) from None
+        near = "" if roots is None else roots.similar(path)
+        raise OperationError(f"`{field}`: File not found: {path[:1000]}{near}", field=field) from None
     except (OSError, TooLarge) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise OperationError(f"`{field}`: {path[:1000]}: {why}", field=field) from None

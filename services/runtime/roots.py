@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from proto import grants
-from proto.errors import Forbidden
+from proto.errors import Forbidden, InvalidParams
+from proto.suggestions import close
 from proto.wire.launch import LaunchConfig
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]
 """Device and inode."""
+
+_LOOKED_AT = 2000
+_SIMILAR = 3
+"""Most names of a folder that are compared with a missing one, and most that are suggested."""
 
 
 class OutsideRoots(Exception):
@@ -99,6 +105,26 @@ class Roots(tuple[str, ...]):
         limited = grants.roots()
         return tuple(root for root in limited if is_below(root, self)) if limited else tuple(self)
 
+    def absolute(self, path: str, field: str) -> str:
+        """Return an absolute path as it is, and a relative one below the only root, or below the only one that has it.
+        Raises InvalidParams, which names the roots."""
+        if os.path.isabs(path) or "\0" in path:
+            return path
+        reachable = self.reachable
+        apart = [root for root in reachable if not is_below(root, [other for other in reachable if other != root])]
+        candidates = [os.path.join(root, path) for root in apart]
+        if not candidates:
+            return path
+        found = candidates if len(candidates) == 1 else list(filter(os.path.lexists, candidates))
+        if len(found) == 1:
+            return found[0]
+        how = "is below several of them" if found else "is below none of them"
+        raise InvalidParams(
+            f"`{field}`: {path[:200]!r} is relative; there are the roots {', '.join(reachable)}, and it {how}. Give the"
+            " absolute path",
+            field=field,
+        )
+
     def root_of(self, real: str) -> str | None:
         """Return the root that a path belongs to; of nested roots, the inner one."""
         return max((root for root in self if is_below(real, (root,))), key=len, default=None)
@@ -138,15 +164,46 @@ class Roots(tuple[str, ...]):
         if refusal := self.refusal(real, write=write):
             raise Denied(refusal, field=field)
 
-    def refusal_of_all(self, real: str) -> str:
-        """Return why an entry may not be moved or removed with its content; empty if it may."""
-        if refusal := self.refusal(real, write=True):
+    def refusal_of_all(self, real: str, *, write: bool = True) -> str:
+        """Return why an entry may not be moved or removed with its content, or without `write` copied; empty if it
+        may."""
+        if refusal := self.refusal(real, write=write):
             return refusal
         folded = _folded(real)
         inside = next((path for path in self.denied if is_below(_folded(path), (folded,))), None)
         if inside is None and self._spec is not None:
             inside = next(filter(self.hides, _all_in(real)), None)
         return f"{printable(real)} contains {printable(inside)}, which may not be reached" if inside else ""
+
+    def similar(self, path: str, given: str = "") -> str:
+        """Return `; did you mean A?` with the names in a missing file's folder that are most like its own, or "".
+
+        Names that the client may not reach are never among them. Blocks; reads at most `_LOOKED_AT` names.
+
+        Args:
+            given: the path as the client wrote it; the names are given in its folder.
+        """
+        folder, name = os.path.split(path)
+        try:
+            folder = os.path.realpath(folder)
+            if not name or not self.holds(folder) or self.refusal(folder):
+                return ""
+            with os.scandir(folder) as entries:
+                names = [each.name for each in itertools.islice(entries, _LOOKED_AT) if is_text_name(each.name)]
+        except (OSError, ValueError):
+            # A path with a NUL character is a ValueError.
+            return ""
+        if (hidden := self.hidden_in(folder)) is not None:
+            names = [each for each in names if not hidden(each)]
+        near = (os.path.join(folder, each) for each in close(name, names, _SIMILAR))
+        shown = [each for each in near if self.holds(os.path.realpath(each)) and not self._hides_any(each)]
+        beside = os.path.dirname(given or path)
+        said = ", ".join(printable(os.path.join(beside, os.path.basename(each))) for each in shown)
+        return f"; did you mean {said}?" if said else ""
+
+    def _hides_any(self, path: str) -> bool:
+        """Return True if an entry, or what it leads to, may not be reached."""
+        return any(self.refusal(each) for each in {path, os.path.realpath(path)})
 
     def _is_identified(self, real: str, status: os.stat_result | None) -> bool:
         """Return True if a path or a folder above it is denied by its identity, whatever its name."""

@@ -18,6 +18,7 @@ DAY_NS = 86_400 * NS
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MAX_NS = 2**63 - 1
+_YEAR = re.compile(r"(?:19|20|21)\d{2}")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _TIME = re.compile(
     r"(?P<date>\d{4}-\d{2}-\d{2})[Tt ](?P<clock>\d{2}:\d{2})(?::(?P<second>\d{2})(?:[.,](?P<part>\d+))?)?"
@@ -40,21 +41,24 @@ _MAX_WORDS = 100
 _WORDS = re.compile(r"[^\W\d_]{2}")
 
 EXAMPLES = (
-    "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15`, Unix seconds, or words: `now`, `today`, `yesterday`, "
-    "`2 hours ago`, `3 days ago`, `last 7 days`, `this week`, `last week`, `last month`, `last Monday`, "
+    "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15`, `2024`, Unix seconds, or words: `now`, `today`, "
+    "`yesterday`, `2 hours ago`, `3 days ago`, `last 7 days`, `this week`, `last week`, `last month`, `last Monday`, "
     "`September 2024`; in UTC if no zone is given"
 )
 
 
 def parse(given: str | int | float, *, end: bool = False, now: float | None = None) -> int:
-    """Return nanoseconds since 1970. A date or a named period is its first instant, or its last with `end`.
+    """Return nanoseconds since 1970. A year, a date or a named period is its first instant, or its last with `end`.
 
     `now`, in Unix seconds, is the reference for words; by default the system's time. Days are UTC days. Raises
     ValueError if `given` is not a time.
     """
+    text = str(given).strip()
+    if _YEAR.fullmatch(text):
+        following = f"{int(text) + 1}-01-01"
+        return _bounded(_midnight(following) - 1 if end else _midnight(f"{text}-01-01"))
     if isinstance(given, int | float):
-        return _unix(str(given))
-    text = given.strip()
+        return _unix(text)
     if match := _DATE.fullmatch(text):
         return _bounded(_midnight(text) + (DAY_NS - 1 if end else 0))
     if match := _TIME.fullmatch(text):

@@ -21,7 +21,7 @@ class Limits:
         if used.tasks >= self._tasks:
             raise OperationError(
                 f"`operation`: you have {used.tasks} unfinished tasks, the most allowed (`max_unfinished` of [tasks]); "
-                "wait for some with task_wait or end some with task_cancel, then start this one",
+                "wait for some with tasks_wait or end some with tasks_cancel, then start this one",
                 field="operation",
             )
         self._check_bytes(used, mandate)
@@ -31,7 +31,7 @@ class Limits:
         if used.timers >= self._timers:
             raise OperationError(
                 f"`operation`: you have {used.timers} timers, the most allowed (`max_timers` of [tasks]); "
-                "remove some with schedule_cancel, then add this one",
+                "remove some with timers_cancel, then add this one",
                 field="operation",
             )
         self._check_bytes(used, mandate)
@@ -47,6 +47,6 @@ class Limits:
             raise OperationError(
                 f"`arguments`: this call takes {len(mandate)} bytes; your unfinished tasks and timers take {stored} "
                 f"of the {self._bytes} bytes allowed (`max_bytes` of [tasks]); give paths instead of contents, wait "
-                "for tasks with task_wait, or remove timers with schedule_cancel",
+                "for tasks with tasks_wait, or remove timers with timers_cancel",
                 field="arguments",
             )

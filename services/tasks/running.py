@@ -16,7 +16,7 @@ from services.shared.times import NS, rfc3339
 
 
 class Running:
-    """A task that is being carried out. Implements `proto.wire.dispatch.ClientRequests` for its call."""
+    """A task that is being carried out. Implements `services.runtime.dispatch.ClientRequests` for its call."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -53,7 +53,7 @@ class Running:
         self.changed.set()
         self.changed = trio.Event()
 
-    # `proto.wire.dispatch.ClientRequests`
+    # `services.runtime.dispatch.ClientRequests`
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         self._reported = TaskProgress(done=done, total=total, message=message)

@@ -10,6 +10,7 @@ import msgspec
 
 from proto.errors import Failure, OperationError
 from proto.ops.tasks import Task, TaskFailure, TaskList
+from proto.vocabulary import current_name
 from services.runtime.database import Schema
 from services.shared.times import rfc3339
 from services.tasks.manifest import SCHEMA_VERSION
@@ -137,7 +138,7 @@ def find(db: apsw.Connection, id_: str, owner: Owner) -> Task:
     """Return a task. Raises OperationError if this owner has no such task that it may see."""
     row: Any = db.execute(f"SELECT limits, {_COLUMNS} FROM task WHERE id=? AND owner=?", (id_, owner.id)).fetchone()
     if row is None or not owner.may_see(row[0]):
-        raise OperationError(f"there is no task {id_[:100]!r}; task_list lists yours of the last 24 hours", field="id")
+        raise OperationError(f"there is no task {id_[:100]!r}; tasks_list lists yours of the last 24 hours", field="id")
     return _task(*row[1:])
 
 
@@ -156,7 +157,7 @@ def select(db: apsw.Connection, owner: Owner, state: str | None, limit: int) -> 
 def unfinished(db: apsw.Connection) -> list[Unfinished]:
     """Return all tasks that have not ended."""
     return [
-        Unfinished(id_, Owner(*owner), operation, mandate, bool(is_mounted), is_resumed=True)
+        Unfinished(id_, Owner(*owner), current_name(operation), mandate, bool(is_mounted), is_resumed=True)
         for id_, operation, mandate, is_mounted, *owner in db.execute(
             "SELECT id, operation, mandate, is_mounted, owner, name, limits FROM task "
             "WHERE state='working' ORDER BY number"
@@ -216,7 +217,7 @@ def _task(
             code=found.code, details=found.data,
         )  # fmt: skip
     return Task(
-        id=id_, operation=operation, state=state, started=rfc3339(started_ns),
+        id=id_, operation=current_name(operation), state=state, started=rfc3339(started_ns),
         ended="" if ended_ns is None else rfc3339(ended_ns),
         result=None if result is None else msgspec.json.decode(result), failure=failed,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from cronsim import CronSim, CronSimError
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.tasks import Schedule, ScheduleCancel, ScheduleList, TaskStart, Timer, TimerList
+from proto.vocabulary import current_name
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.shared import times
@@ -217,12 +218,12 @@ def _count(db: apsw.Connection) -> int:
 def _find(db: apsw.Connection, id_: str, owner: Owner) -> Timer:
     row: Any = db.execute(f"SELECT limits, {_COLUMNS} FROM timer WHERE id=? AND owner=?", (id_, owner.id)).fetchone()
     if row is None or not owner.may_see(row[0]):
-        raise OperationError(f"there is no timer {id_[:100]!r}; schedule_list lists yours", field="id")
+        raise OperationError(f"there is no timer {id_[:100]!r}; timers_list lists yours", field="id")
     return _timer(*row[1:])
 
 
 def _timer(id_: str, operation: str, next_s: int, cron: str, time_zone: str, missed: Any) -> Timer:
     return Timer(
-        id=id_, operation=operation, next=times.rfc3339(next_s * times.NS), cron=cron,
+        id=id_, operation=current_name(operation), next=times.rfc3339(next_s * times.NS), cron=cron,
         time_zone=time_zone if cron else "", missed=missed,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from proto.errors import InvalidParams
 from proto.wire.frames import Written
-from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
+from services.transcripts.forest import StoredMessage, lineage, prompt_text, read_blocks
 from services.transcripts.forest import tree as forest_tree
 from services.transcripts.messages import IMAGE, call_text
 from services.transcripts.operations.conversations import (
@@ -79,7 +79,7 @@ def tree(db: apsw.Connection, root: int, limit: int) -> Tree:
     return Tree(nodes=[_tree_node(*each) for each in found[:limit]], complete=len(found) <= limit)
 
 
-def _tree_node(node: Node, parent_hash: str) -> TreeNode:
+def _tree_node(node: StoredMessage, parent_hash: str) -> TreeNode:
     usage = node.tokens or {}
     total = usage.get("total_tokens")
     return TreeNode(
@@ -94,7 +94,7 @@ def _tree_node(node: Node, parent_hash: str) -> TreeNode:
     )
 
 
-def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | None = None) -> Checkout:
+def checkout(db: apsw.Connection, head: StoredMessage, form: Form | None, cursor: str | None = None) -> Checkout:
     """Return the messages up to `head`, root first; messages with deleted content are skipped.
 
     Only for `written`. Raises InvalidParams for an unknown cursor.

@@ -119,6 +119,9 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: NodeRe
         if turn.titles and (id_ := _of_titles(db, turn, after)) is not None:
             titles.store(db, id_, turn.titles)
         return
+    if turn.copies and placed.nodes and not placed.new and placed.nodes[-1].hash.hex() == turn.copies:
+        # It stays with its own conversation, which the session only continues.
+        return
     before: list[tuple[int, float]] = []
     start = 0
     if turn.session:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import apsw
 
 from services.runtime.database import Database, Kind, Schema
-from services.transcripts import conversations, titles
+from services.transcripts import conversations, dropped, titles
 from services.transcripts.manifest import SCHEMA_VERSION
 from services.transcripts.messages import Turn
 
@@ -39,6 +39,9 @@ CREATE TABLE node(
     provider TEXT NOT NULL,
     agent TEXT NOT NULL,
     project TEXT NOT NULL,
+    -- The machine that stored it first, and the branch of its project; empty if unknown.
+    machine TEXT NOT NULL DEFAULT '',
+    branch TEXT NOT NULL DEFAULT '',
     at REAL NOT NULL,
     stop_reason TEXT NOT NULL DEFAULT '',
     usage TEXT NOT NULL DEFAULT '',
@@ -151,10 +154,21 @@ def _migrate_3(db: apsw.Connection) -> None:
     conversations.migrate(db)
 
 
+def _migrate_5(db: apsw.Connection) -> None:
+    """Keep deletions and places, and give all turns to the search again: it ranks them by the turn before."""
+    db.execute(dropped.TABLES).fetchall()
+    for column in ("machine", "branch"):
+        db.execute(f"ALTER TABLE node ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+    queued = "SELECT node_id FROM outbox WHERE node_id IS NOT NULL"
+    db.execute(
+        f"INSERT INTO outbox(node_id, hash) SELECT node_id, hash FROM node WHERE found AND node_id NOT IN ({queued})"
+    )
+
+
 SCHEMA = Schema(
     version=SCHEMA_VERSION,
-    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS + titles.TABLES,
-    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3, 4: titles.TABLES},
+    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS + titles.TABLES + dropped.TABLES,
+    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3, 4: titles.TABLES, 5: _migrate_5},
 )
 
 
@@ -187,22 +201,30 @@ class Deleted(NamedTuple):
     shared: int = 0
 
 
-def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -> Deleted:
+def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool, noted: bool = True) -> Deleted:
     """Delete a node's content, optionally with all nodes that follow it, from every conversation.
 
-    Runs inside the caller's transaction.
+    Runs inside the caller's transaction. The deletion is `noted` for other machines, unless it came from one.
     """
     doomed = _below(db, node_id, descendants=descendants)
+    if noted:
+        dropped.note(db, dropped.ALL, [hash_ for _, hash_, *_ in doomed])
     titles.forget(db, [found for found, *_ in doomed])
     return Deleted(*_take_out(db, doomed, bar=bar))
 
 
-def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, *, descendants: bool) -> Deleted:
+def delete_from(
+    db: apsw.Connection, conversation_id: int, node_id: int | None, *, descendants: bool, noted: bool = True
+) -> Deleted:
     """Delete one conversation, or a turn from it. Other conversations keep the turns that they share."""
     query = "SELECT node_id FROM member WHERE conversation_id=?"
     chosen = {int(found) for (found,) in db.execute(query, (conversation_id,))}
     if node_id is not None:
         chosen &= {found for found, *_ in _below(db, node_id, descendants=descendants)}
+    if noted:
+        name = db.execute("SELECT name FROM conversation WHERE conversation_id=?", (conversation_id,)).get
+        of = "SELECT node_id, hash FROM member JOIN node USING(node_id) WHERE conversation_id=?"
+        dropped.note(db, name, [hash_ for found, hash_ in db.execute(of, (conversation_id,)) if found in chosen])
     titles.forget(db, sorted(chosen))
     doomed: list[Doomed] = []
     shared = 0
@@ -267,13 +289,22 @@ def _take_out(db: apsw.Connection, doomed: Sequence[Doomed], *, bar: bool) -> tu
 def take_back(db: apsw.Connection, node_id: int, turn: Turn) -> None:
     """Remove an unfinished message from the conversation that `turn` is part of, unless others follow it."""
     id_ = conversations.of_session(db, turn)
+    # Another machine may have it, too.
+    is_noted = dropped.joins(db)
     if id_ is not None and conversations.part_with(db, id_, node_id):
+        if is_noted:
+            noted = "SELECT name, hash FROM conversation, node WHERE conversation_id=? AND node_id=?"
+            ((name, hash_),) = db.execute(noted, (id_, node_id))
+            dropped.note(db, name, [hash_])
         return
     row = db.execute(
         "SELECT 1 FROM node WHERE node_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE parent=?1)", (node_id,)
     ).fetchone()
     if row is not None:
-        _take_out(db, _below(db, node_id, descendants=False), bar=False)
+        doomed = _below(db, node_id, descendants=False)
+        if is_noted:
+            dropped.note(db, dropped.ALL, [hash_ for _, hash_, *_ in doomed])
+        _take_out(db, doomed, bar=False)
 
 
 def _remove(db: apsw.Connection, node_id: int) -> int:

@@ -8,10 +8,11 @@ both sides are compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import apsw
 
-from proto.ops.retrieve import Group, Item, RetrieveStatus
+from proto.ops.retrieve import Group, Item, RetrieveStatus, Surroundings, Value
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.shared.forgetting import ForgettingFeed
@@ -20,6 +21,9 @@ from services.transcripts import conversations, forest
 from services.transcripts.messages import Stripper, calls_text, spoken_text
 
 COLLECTION = "transcripts"
+AROUND = Surroundings(follows="after", whole="root")
+"""A turn is found by the turn before it, and by its conversation."""
+
 BATCH = 200
 BATCH_CHARS = 2_000_000
 
@@ -74,7 +78,8 @@ class TurnFeed(ForgettingFeed):
             node = held.get(node_id)
             group = None
             if node is not None and (root := forest.node_ref(db, node.root)) is not None:
-                group = group_of(node, root.hash.hex(), conversations.projects(db, node.node_id), self._strip)
+                links = Links(root.hash.hex(), forest.found_before(db, node.node_id), forest.tools_of(db, node))
+                group = group_of(node, links, conversations.projects(db, node.node_id), self._strip)
             latest.pop(hash_.hex(), None)
             latest[hash_.hex()] = group if group is not None and group.items else None
             chars += sum(len(item.text) for item in group.items) if group is not None else 0
@@ -93,7 +98,15 @@ def delivered(db: apsw.Connection) -> int:
     return int(db.execute(f"SELECT (SELECT count(*) FROM node WHERE found) - ({waiting})").get)
 
 
-def group_of(node: forest.Node, root: str, projects: list[str], strip: Stripper) -> Group:
+class Links(NamedTuple):
+    """What a turn belongs to, by hashes, and the tools that it calls or has results of."""
+
+    root: str
+    before: str
+    tools: list[str]
+
+
+def group_of(node: forest.StoredMessage, links: Links, projects: list[str], strip: Stripper) -> Group:
     """Build the search entry of a turn; `projects` are those of its conversations."""
     blocks = node.blocks
     items = [
@@ -103,12 +116,17 @@ def group_of(node: forest.Node, root: str, projects: list[str], strip: Stripper)
     if called := calls_text(blocks):
         # Found by words only.
         items.append(Item(key="calls", text=called[:16_000], heading=node.role, embed=False))
-    project = projects if len(projects) > 1 else (projects or [node.project])[0]
-    return Group(
-        id=node.hash,
-        items=items,
-        metadata={"role": node.role, "agent": node.agent, "project": project, "at": node.at, "root": root},
-    )
+    metadata: dict[str, Value] = {
+        "role": node.role,
+        "agent": node.agent,
+        "project": projects if len(projects) > 1 else (projects or [node.project])[0],
+        "at": node.at,
+        "root": links.root,
+    }
+    more: dict[str, Value] = {
+        "after": links.before, "tools": links.tools, "machine": node.elsewhere, "branch": node.branch,
+    }  # fmt: skip
+    return Group(id=node.hash, items=items, metadata=metadata | {name: value for name, value in more.items() if value})
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:

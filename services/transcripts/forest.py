@@ -11,6 +11,7 @@ known, and the conversation continues from there.
 from __future__ import annotations
 
 import hashlib
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ read_blocks = msgspec.json.Decoder(list[Block]).decode
 """Decodes the content of a node."""
 
 Strip = Callable[[str], str]
+
+MACHINE = platform.node()
+_LOOKED_BACK = 16
 
 _NODE_REF = "node_id, hash, root, depth, projection"
 
@@ -91,6 +95,8 @@ def add(db: apsw.Connection, prepared: Prepared, parent: NodeRef | None, found: 
     `found` returns True if a message has searchable text.
     """
     turn = prepared.turn
+    if turn.copies and (original := _copied(db, turn.copies, prepared.steps)) is not None:
+        return Placed([original])
     hashes: list[bytes] = []  # the hashes of the messages if all of them were new
     above = parent.hash if parent is not None else b""
     for step in prepared.steps:
@@ -140,6 +146,19 @@ def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> 
     return 0, []
 
 
+def _copied(db: apsw.Connection, hash_: str, steps: Sequence[Step]) -> NodeRef | None:
+    """Return the stored turn that a message says it repeats; None if it is not stored, or differs."""
+    digest = digest_of(hash_)
+    row = db.execute(f"SELECT {_NODE_REF}, role, content FROM node WHERE hash=?", (digest,)).fetchone()
+    if row is None or len(steps) != 1:
+        return None
+    *place, role, content = row
+    original, step = NodeRef(*place), steps[0]
+    # A deleted turn has no content any more, but its projection.
+    is_same = (role, content) == (step.message.role, step.content) or original.projection == step.projection
+    return original if is_same else None
+
+
 def _node_ref(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> NodeRef | None:
     row = db.execute(f"SELECT {_NODE_REF} FROM node WHERE {condition} LIMIT 1", bindings).fetchone()
     return None if row is None else NodeRef(*row)
@@ -178,6 +197,8 @@ def _new(
         "provider": turn.provider,
         "agent": turn.agent,
         "project": turn.project,
+        "machine": MACHINE,
+        "branch": turn.branch,
         "at": when,
         "thinking": "" if barred else as_json(message.thinking),
         "prompt_id": prompt,
@@ -239,8 +260,8 @@ def read_usage(figures: str) -> dict[str, Any]:
     return msgspec.json.decode(figures, type=dict[str, Any]) if figures else {}
 
 
-class Node(msgspec.Struct, frozen=True):
-    """A stored node."""
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A stored message: a node of the forest."""
 
     node_id: int
     hash: str
@@ -255,6 +276,13 @@ class Node(msgspec.Struct, frozen=True):
     at: float
     stop_reason: str
     usage: str
+    machine: str
+    branch: str
+
+    @property
+    def elsewhere(self) -> str:
+        """The machine that stored it first, if it was another one."""
+        return "" if self.machine == MACHINE else self.machine
 
     @property
     def blocks(self) -> list[Block]:
@@ -276,14 +304,17 @@ class Node(msgspec.Struct, frozen=True):
         return read_usage(self.usage) if self.usage else None
 
 
-_NODE = "node_id, hash, parent, root, role, content, model, provider, agent, project, at, stop_reason, usage"
+_NODE = (
+    "node_id, hash, parent, root, role, content, model, provider, agent, project, at, stop_reason, usage, machine,"
+    " branch"
+)
 
 
-def _node(row: tuple[Any, ...]) -> Node:
-    return Node(row[0], row[1].hex(), *row[2:])
+def _node(row: tuple[Any, ...]) -> StoredMessage:
+    return StoredMessage(row[0], row[1].hex(), *row[2:])
 
 
-def find(db: apsw.Connection, hash_: str) -> Node | None:
+def find(db: apsw.Connection, hash_: str) -> StoredMessage | None:
     """Return the node with this hash; None if it does not exist or its content was deleted."""
     digest = digest_of(hash_)
     if digest is None:
@@ -318,7 +349,35 @@ def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = 0) -> 
     return list(rows)
 
 
-def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
+def found_before(db: apsw.Connection, node_id: int) -> str:
+    """Return the hash of the nearest turn before this one that the search has; empty if there is none."""
+    row = db.execute(
+        "WITH RECURSIVE up(hash, found, above, steps) AS ("
+        "SELECT above.hash, above.found, above.parent, 1 FROM node JOIN node above ON above.node_id=node.parent"
+        " WHERE node.node_id=? UNION ALL"
+        " SELECT node.hash, node.found, node.parent, steps + 1 FROM up JOIN node ON node.node_id=up.above"
+        f" WHERE NOT up.found AND steps < {_LOOKED_BACK}) SELECT lower(hex(hash)) FROM up WHERE found",
+        (node_id,),
+    ).get
+    return str(row or "")
+
+
+def tools_of(db: apsw.Connection, node: StoredMessage) -> list[str]:
+    """Return the names of the tools that a turn calls, or has results of, without repetitions."""
+    blocks = node.blocks
+    names = dict.fromkeys(block.tool_name for block in blocks if block.tool_name)
+    wanted = {block.tool_result_id for block in blocks if block.tool_result_id}
+    for (content,) in lineage(db, node.node_id, "content", _LOOKED_BACK)[-2::-1] if wanted else ():
+        for block in read_blocks(content):
+            if block.tool_name and block.tool_use_id in wanted:
+                names[block.tool_name] = None
+                wanted.discard(block.tool_use_id)
+        if not wanted:
+            break
+    return list(names)
+
+
+def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[StoredMessage]:
     """Yield the nodes that exist, in any order."""
     marks = ",".join("?" * len(node_ids))
     for row in db.execute(f"SELECT {_NODE} FROM node WHERE node_id IN ({marks}) AND NOT gone", list(node_ids)):
@@ -361,7 +420,7 @@ def name_reply(db: apsw.Connection, turn: Turn, node: NodeRef) -> None:
         db.executemany("INSERT OR REPLACE INTO record(key, node_id) VALUES(?, ?)", rows)
 
 
-def tree(db: apsw.Connection, root: int, limit: int) -> list[tuple[Node, str]]:
+def tree(db: apsw.Connection, root: int, limit: int) -> list[tuple[StoredMessage, str]]:
     """Return the nodes from this root on, oldest first, each with its parent's hash; nodes without content too."""
     columns = ", ".join(f"node.{name}" for name in _NODE.split(", "))
     rows = db.execute(

@@ -7,21 +7,38 @@ so an interrupted command resumes. If another import has read further meanwhile,
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from proto.control.client import Client
-from proto.control.terminal import Bars, OnProgress, complain, connect, counted, patiently, say, show_json
+from proto.control.terminal import (
+    Bars,
+    OnProgress,
+    complain,
+    confirmed,
+    connect,
+    counted,
+    patiently,
+    say,
+    show_json,
+    show_table,
+    size,
+)
+from services.transcripts import places
 from services.transcripts.operations.intake import ImportState, TranscriptImport, TranscriptImportState
-from services.transcripts.records import SUFFIXES, parts
+from services.transcripts.records import parts
+from services.transcripts.sources import Source, Unfinished
+from services.transcripts.sources.finding import main_file, sources
 
 NO_LAYOUT = "none"
 """The layout of a file that the service does not understand."""
 
 EXPECTED = (
-    "a session file of Claude Code, Codex CLI or Gemini CLI, the conversations.json of an export of ChatGPT or Claude,"
+    "sessions of an agent (docs/transcripts.md lists them), the conversations.json of an export of ChatGPT or Claude,"
     " or messages in the format of OpenAI's, Anthropic's or Google's API, as JSON or JSON Lines"
 )
 
@@ -35,7 +52,10 @@ _OTHERS = {
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
-    """Import the files. Exit code 1 if one does not exist, or is not understood. Raises ControlError."""
+    """Import the files, or what is found at the usual places. Exit code 1 if one does not exist, or is not understood.
+
+    Raises ControlError.
+    """
     paths = [Path(path).expanduser().resolve() for path in arguments.files]
     missing = [path for path in paths if not path.exists()]
     for path in missing:
@@ -43,6 +63,11 @@ def import_transcripts(arguments: argparse.Namespace) -> int:
     files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     if missing and not files:
         return 1
+    if not paths:
+        chosen = _usual(confirm=not arguments.yes)
+        if chosen is None:
+            return 1
+        files = chosen
     began = time.monotonic()
     with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
         importer = _Importer(client, sum(file.stat().st_size for file in files), show)
@@ -62,9 +87,29 @@ def import_transcripts(arguments: argparse.Namespace) -> int:
 
 def _files(path: Path) -> Iterator[Path]:
     if path.is_dir():
-        yield from (file for file in sorted(path.rglob("*")) if file.suffix in SUFFIXES and file.is_file())
+        yield from map(Path, places.files_in(path))
     elif path.exists():
-        yield path
+        # A file that is read with another may be named too.
+        main = main_file(str(path))
+        yield Path(main) if main and os.path.isfile(main) else path
+
+
+def _usual(*, confirm: bool) -> list[Path] | None:
+    """Show what is found at the usual places. Returns the files, or None if they shall not be imported."""
+    found = list(places.find(os.environ))
+    if not found:
+        complain(f"no conversations at the usual places of {', '.join(places.NAMES.values())}; give a file or folder")
+        return None
+    rows = [(each.agent, f"{each.sessions:,}", size(each.size), each.place) for each in found]
+    if not confirm:
+        return [Path(path) for each in found for path in each.files]
+    show_table(["AGENT", "SESSIONS", "SIZE", "PLACE"], rows)
+    if not sys.stdin.isatty():
+        complain("nothing is imported without a terminal to ask on; add --yes to import all of these, or give a path")
+        return None
+    if not confirmed("Import these conversations? [y/N]"):
+        return None
+    return [Path(path) for each in found for path in each.files]
 
 
 @dataclass(slots=True)
@@ -107,22 +152,27 @@ class _Importer:
 
     def take(self, file: Path) -> None:
         """Import one file; report and count a failure to read it."""
+        before, size_bytes = self.passed_bytes, 0
         try:
-            self._take_parts(file)
+            size_bytes = file.stat().st_size
+            for source in sources(str(file)):
+                self._take_parts(file, source)
+            self.files += 1
+        except Unfinished as error:
+            complain(f"{file}: {error}")
         except (OSError, ValueError) as error:
-            complain(f"{file}: {error.strerror if isinstance(error, OSError) and error.strerror else error}")
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            complain(f"{file}: {reason}" if isinstance(error, OSError) else f"{file}: {reason}; expected {EXPECTED}")
             self.failed += 1
+        self._passed(before + size_bytes, file)
 
-    def _take_parts(self, file: Path) -> None:
-        known = patiently(self.client, TranscriptImportState(source=str(file)), patience_s=float("inf"))
-        before, size = self.passed_bytes, file.stat().st_size
+    def _take_parts(self, file: Path, source: Source) -> None:
+        known = patiently(self.client, TranscriptImportState(source=source.name), patience_s=float("inf"))
         # A later version may know the format of a file that was not understood.
         state: ImportState | None = known if known.layout != NO_LAYOUT else ImportState()
         found = _Found()
         while state is not None:
-            state = self._go_on(file, state, found)
-        self.files += 1
-        self._passed(before + size, file)
+            state = self._go_on(file, source, state, found)
         if (why := _not_understood(file, found)) is not None:
             complain(f"{file}: {why}")
             self.failed += 1
@@ -131,12 +181,12 @@ class _Importer:
             skipped = ", ".join(f"{counted(count, 'record')} {what}" for what, count in counts.items() if count)
             complain(f"{file}: {skipped}; the first: {found.problem}")
 
-    def _go_on(self, file: Path, state: ImportState, found: _Found) -> ImportState | None:
+    def _go_on(self, file: Path, source: Source, state: ImportState, found: _Found) -> ImportState | None:
         """Read from one state to the end; return the new state if another import has read further meanwhile."""
-        with file.open("rb") as opened:
+        with source.open() as opened:
             for part in parts(opened, state.position, state.tail):
                 given = TranscriptImport(
-                    source=str(file), records=part.records, start=part.start, position=part.position, tail=part.tail,
+                    source=source.name, records=part.records, start=part.start, position=part.position, tail=part.tail,
                     final=part.final,
                 )  # fmt: skip
                 # Wait as long as it takes for the service to return: a part that was stored is not stored twice.

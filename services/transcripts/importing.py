@@ -21,9 +21,14 @@ from services.transcripts.forest import NodeRef, Placed
 from services.transcripts.ingest import Ingest
 from services.transcripts.layouts import Layout, Step
 from services.transcripts.layouts.claude import Claude
+from services.transcripts.layouts.cline import Cline
 from services.transcripts.layouts.codex import Codex
+from services.transcripts.layouts.copilot import CopilotChat, CopilotCli
+from services.transcripts.layouts.editors import Cursor, Zed
 from services.transcripts.layouts.exports import Exports, Nodes
 from services.transcripts.layouts.gemini import Gemini
+from services.transcripts.layouts.qwen import Qwen, is_qwen
+from services.transcripts.layouts.terminals import Aider, Amp, Goose, OpenCode
 from services.transcripts.messages import OutOfRange
 from services.transcripts.operations.intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.transcripts.providers.wire import Json, Unreadable, decode, objects
@@ -155,10 +160,13 @@ class _Part:
             growing += (place.node_id for place in placed.nodes[len(placed.nodes) - placed.new :])
         titles.store_kept(db)
         if self._steps or self._last:
+            # A file that is read again from its beginning repeats them in one of its parts.
+            repeated = touched if params.final else touched.union(before)
             for node_id in reversed(before):
-                if node_id not in touched:
+                if node_id not in repeated:
                     take_back(db, node_id, (*self._steps, *self._last)[0])
-            growing = [*(node_id for node_id in before if node_id in touched and self._last), *growing]
+            pending = [node_id for node_id in before if node_id in (touched if self._last else repeated - touched)]
+            growing = [*pending, *growing]
         else:
             growing = list(before)
         answer = ImportResult(
@@ -241,14 +249,21 @@ def _layout(name: str, state: bytes) -> Layout | None:
     return None if kind is None else msgspec.json.decode(state, type=kind)
 
 
-LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (Nodes, Gemini, Claude, Codex, Exports)}
+_SOURCES = (Cursor, Zed, CopilotChat, Cline, OpenCode, Goose, Amp, Aider)
+"""Layouts of sessions from databases and folders, whose records name them (`sources`)."""
+_LINKED = (Qwen, Claude)
+_OTHERS = (Nodes, Gemini, CopilotCli, Codex, Goose, Exports, Claude)
+
+LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (*_SOURCES, *_LINKED, *_OTHERS)}
 
 
 def detect(record: Json) -> tuple[Layout | None, list[Step] | None]:
     """Find a layout that recognises `record`. Returns it with the steps of the record, or None."""
-    kinds: list[type[Layout]] = (
-        [Claude] if "uuid" in record and "type" in record else [Nodes, Gemini, Codex, Exports, Claude]
-    )
+    kinds: tuple[type[Layout], ...] = _OTHERS
+    if "source" in record and "before" in record:
+        kinds = tuple(kind for kind in _SOURCES if kind.name == record["source"])
+    elif "uuid" in record and "type" in record:
+        kinds = (Qwen,) if is_qwen(record) else (Claude,)
     for kind in kinds:
         layout = kind()
         steps = layout.read(record)

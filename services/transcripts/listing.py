@@ -23,6 +23,7 @@ from services.shared import times
 from services.transcripts import titles
 from services.transcripts.forest import read_blocks, read_usage
 from services.transcripts.messages import ASSISTANT
+from services.transcripts.operations.carry import FoundConversations, TranscriptConversations
 from services.transcripts.operations.conversations import (
     Conversation,
     Conversations,
@@ -64,10 +65,17 @@ _ORDERS: dict[Order, str] = {
 }
 
 _COLUMNS = ("title", "project", "agent", "provider", "model", "turns", "bytes")
+_LISTED = (
+    f"conversation_id, lower(hex(head)), lower(hex(name)), {', '.join(_COLUMNS)},"
+    " began, ended, input, output, estimated, cost, unpriced"
+)
+_OF_HASH = "SELECT DISTINCT conversation_id FROM member JOIN node USING(node_id) WHERE hash"
+_MOST_FOUND = 100
+"""Conversations that are returned for the beginning of a name."""
 
 
 class Listing:
-    """The handler of the list."""
+    """The handlers of the list."""
 
     def __init__(self, database: Database, strip: Callable[[str], str], prices: Prices) -> None:
         self._database = database
@@ -91,10 +99,7 @@ class Listing:
             }
             by = _ORDERS[params.sort]
             after = "" if place is None else f" AND ({by}, conversation_id) < (?, ?)"
-            of = (
-                f"{by}, conversation_id, lower(hex(head)), lower(hex(name)), {', '.join(_COLUMNS)},"
-                " began, ended, input, output, estimated, cost, unpriced"
-            )
+            of = f"{by}, {_LISTED}"
             asked = (*bindings, *(place or ()), params.limit + 1)
             rows = list(db.execute(f"SELECT {of} {found}{after} ORDER BY 1 DESC, 2 DESC LIMIT ?", asked))
             last = rows[params.limit - 1] if len(rows) > params.limit else None
@@ -108,6 +113,25 @@ class Listing:
                 next_cursor=None if last is None else f"{params.sort}:{last[0]!r}:{last[1]}",
                 degraded=degraded,
             )
+
+        return await self._database.read(query)
+
+    @handles(TranscriptConversations)
+    async def find_them(self, params: TranscriptConversations, ctx: Context) -> FoundConversations:
+        await self._store()
+
+        def query(db: apsw.Connection) -> FoundConversations:
+            turn = ""
+            if params.name:
+                ids, turn = _named(db, params.name)
+            else:
+                turns = list(dict.fromkeys(params.hashes))
+                ids = [id_ for hash_ in turns for (id_,) in db.execute(f"{_OF_HASH}=?", (bytes.fromhex(hash_),))]
+            found: list[Conversation] = []
+            for id_ in list(dict.fromkeys(ids))[:_MOST_FOUND]:
+                for row in db.execute(f"SELECT 0, {_LISTED} FROM talk WHERE conversation_id=? AND turns > 0", (id_,)):
+                    found.append(_conversation(row))
+            return FoundConversations(conversations=found, turn=turn)
 
         return await self._database.read(query)
 
@@ -273,6 +297,24 @@ def _conversation(row: tuple[Any, ...]) -> Conversation:
         tokens=SpentTokens(input=sent, output=answered, estimated=bool(estimated)),
         cost_incomplete=bool(_models(unpriced)),
     )  # fmt: skip
+
+
+def _named(db: apsw.Connection, name: str) -> tuple[list[int], str]:
+    """Return the conversations whose id begins with these hex digits, or else those of such turns.
+
+    If it is the hash of one turn, this is returned, too.
+    """
+    first, last = (bytes.fromhex(name.ljust(64, digit)) for digit in "0f")
+    half = len(first) // 2
+    rows: list[tuple[Any, ...]] = []
+    if len(name) <= 2 * half:
+        ids = "SELECT conversation_id FROM conversation WHERE name BETWEEN ? AND ? LIMIT ?"
+        rows = list(db.execute(ids, (first[:half], last[:half], _MOST_FOUND)))
+    if rows:
+        return [int(id_) for (id_,) in rows], ""
+    rows = list(db.execute(f"{_OF_HASH} BETWEEN ? AND ? LIMIT ?", (first, last, _MOST_FOUND)))
+    turns = list(db.execute("SELECT hash FROM node WHERE hash BETWEEN ? AND ? AND NOT gone LIMIT 2", (first, last)))
+    return [int(id_) for (id_,) in rows], turns[0][0].hex() if len(turns) == 1 else ""
 
 
 def _time(at: float) -> str:

@@ -24,6 +24,7 @@ from services.transcripts.feed import TurnFeed
 from services.transcripts.following import Following
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
+from services.transcripts.joining import Joining
 from services.transcripts.listing import Listing
 from services.transcripts.messages import Stripper
 from services.transcripts.operations import conversations as ops
@@ -54,7 +55,7 @@ class TranscriptsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     redact_skip: Annotated[list[str], Meta(description="Names of rules that are not applied")] = []
     redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
     follow: Annotated[
-        list[str], Meta(description="Whose conversations are kept as they are written: claude, codex, gemini, a folder")
+        list[str], Meta(description="Whose conversations are kept as they are written: names of agents, or folders")
     ] = []
     prices: Annotated[dict[str, Price], Meta(description="Prices of models in addition to the built-in table")] = {}
     strip_tags: Annotated[list[str], Meta(description="Additional tags whose content belongs to the agent")] = []
@@ -116,8 +117,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     if settings.follow:
         env.background.start_soon(Following(env, importing).run)
     searching = Searching(database, feed, settings.search_patience_s)
-    carrying, listing = Transfer(database, ingest), Listing(database, strip, Prices(settings.prices))
-    yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
+    always = functools.partial(_made, tuple(settings.redact_skip), tuple(settings.redact_rules))
+    carrying, listing = Transfer(database, ingest, always), Listing(database, strip, Prices(settings.prices))
+    joining = Joining(database, carrying, feed)
+    yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing, joining)
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
@@ -228,7 +231,7 @@ class Conversations:
         return ops.ForestStats(total_nodes=nodes, root_count=roots, leaf_count=leaves)
 
 
-def _there(db: apsw.Connection, hash_: str) -> forest.Node:
+def _there(db: apsw.Connection, hash_: str) -> forest.StoredMessage:
     node = forest.find(db, hash_)
     if node is None:
         raise OperationError(f"node not found: {hash_}")

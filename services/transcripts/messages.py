@@ -133,6 +133,7 @@ class Turn(msgspec.Struct, kw_only=True):
     `session` names the conversation if the log does; if empty, the first user turn does. `side` marks a subagent's
     turn. `calls` are the tokens that the log states for the turn; if empty, the `usage` of its replies counts.
     `counted` means that the log states the tokens of the last message elsewhere. `titles` are the conversation's.
+    `copies` is the hash of the stored turn that the only message repeats. `branch` is that of the project's repository.
     `reply_id`, `thread_id` and `follows` are names of an API that stores its conversations: those by which later turns
     continue this one, and the one that it continues.
     """
@@ -149,6 +150,8 @@ class Turn(msgspec.Struct, kw_only=True):
     calls: list[Call] = []
     counted: bool = False
     titles: list[Title] = []
+    copies: str = ""
+    branch: str = ""
     reply_id: str = ""
     thread_id: str = ""
     follows: str = ""
@@ -212,6 +215,32 @@ def spoken_text(blocks: Iterable[Block]) -> str:
 def calls_text(blocks: Iterable[Block]) -> str:
     """Return the tool calls, which are found by words."""
     return "\n".join(call_text(block) for block in blocks if block.tool_name)
+
+
+_FILES = ("file_path", "notebook_path", "path", "filename", "filePath", "target_file", "relative_workspace_path")
+_PATCHED = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE)
+_CHANGE = re.compile(r'"change":\s?"([0-9a-z-]{1,64})"')
+
+MAX_SHOWN = 20
+"""Most files, and most changes, that are named for a turn."""
+
+
+def files_of(blocks: Iterable[Block]) -> list[str]:
+    """Return the files that the tool calls name, without repetitions."""
+    found: dict[str, None] = {}
+    for block in blocks:
+        given = block.tool_input if isinstance(block.tool_input, dict) else {}
+        found |= dict.fromkeys(path for name in _FILES if isinstance(path := given.get(name), str) and path)
+        for patch in (given.get("input"), given.get("patch")):
+            if isinstance(patch, str):
+                found |= dict.fromkeys(map(str.strip, _PATCHED.findall(patch)))
+    return list(found)[:MAX_SHOWN]
+
+
+def changes_of(blocks: Iterable[Block]) -> list[str]:
+    """Return the ids of changes that Linckia's own tools answered with (`changes_show` takes them)."""
+    found = (each for block in blocks if block.tool_output for each in _CHANGE.findall(block.tool_output))
+    return list(dict.fromkeys(found))[:MAX_SHOWN]
 
 
 class Stripper:

@@ -172,11 +172,16 @@ class _Reader:
         self._file = file
         self._part_bytes = part_bytes
         self._max_record_bytes = max_record_bytes
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = file.seek(0, os.SEEK_END)
+        file.seek(0)
 
     def at(self, start: int, size: int) -> bytes:
         """Return bytes of the file, without moving the read position."""
-        return os.pread(self._file.fileno(), size, start)
+        before = self._file.tell()
+        self._file.seek(start)
+        data = self._file.read(size)
+        self._file.seek(before)
+        return data
 
     def digest(self, position: int) -> str:
         start = max(0, position - TAIL_BYTES)

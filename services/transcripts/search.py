@@ -1,6 +1,6 @@
 """Searches turns, and all corpora at once: builds the filters, and adds the origin to each hit.
 
-`search_everything` queries the collections in parallel. Scores are comparable if the same stages ran in each (cosine
+`everything_search` queries the collections in parallel. Scores are comparable if the same stages ran in each (cosine
 and words in one range, or the cross-encoder's score), and are compared directly. If a corpus could only be searched by
 words, its scores are not comparable, and `degraded` says so.
 """
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError, Unavailable
 from proto.ops.memory import found_by
-from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
+from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult, Value
 from proto.wire.frames import Written
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
@@ -27,8 +27,8 @@ from services.shared.date_ranges import range_in, rfc3339
 from services.shared.times import between
 from services.transcripts import conversations, forest
 from services.transcripts.answers import written
-from services.transcripts.feed import COLLECTION, TurnFeed
-from services.transcripts.messages import read_text
+from services.transcripts.feed import AROUND, COLLECTION, TurnFeed
+from services.transcripts.messages import changes_of, files_of, read_text
 from services.transcripts.operations.conversations import (
     Corpus,
     EverythingHit,
@@ -43,7 +43,9 @@ from services.transcripts.operations.conversations import (
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
-CANDIDATES = 50
+CANDIDATES, TURNS = 50, 100
+"""Passages that each stage passes on; more of turns, as a turn may be found by others of its conversation."""
+
 PER_CONVERSATION = 8
 """Hits to request per wanted conversation: most have a few turns on one subject."""
 
@@ -56,7 +58,7 @@ CHARS_PER_TOKEN = 4
 _TIMES = {Corpus.TRANSCRIPTS: "at", Corpus.NOTES: "date", Corpus.MEMORY: "at"}
 """The metadata with a passage's time, of the corpora that have one."""
 
-_OWN = ("root", "in", "of", "expires", "folders", "extensions", "hash")
+_OWN = ("root", "after", "tools", "in", "of", "expires", "holds_from", "begins", "folders", "extensions", "hash")
 """Metadata that corpora use only for filters, or that is returned as the id."""
 
 _TURN_CHARS = 110
@@ -87,9 +89,10 @@ class Searching:
                 collection=COLLECTION,
                 query=params.query,
                 limit=limit,
-                candidates=max(CANDIDATES, limit),
+                candidates=max(TURNS, limit),
                 filters=conditions,
                 min_score=params.min_score,
+                around=AROUND,
             )
             found = await ctx.call(asked)
             hits = await self._one_each(found.hits) if params.distinct else found.hits
@@ -139,14 +142,15 @@ class Searching:
                     collection=corpus.value,
                     query=params.query,
                     limit=params.limit,
-                    candidates=max(CANDIDATES, params.limit),
+                    candidates=max(TURNS if corpus is Corpus.TRANSCRIPTS else CANDIDATES, params.limit),
                     min_score=params.min_score,
+                    around=AROUND if corpus is Corpus.TRANSCRIPTS else None,
                     filters=[
                         *(found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else []),
                         *(times[_TIMES[corpus]] if timed else []),
                     ],
                 )
-                found[corpus] = await ctx.call(asked)
+                found[corpus] = begun(await ctx.call(asked), time.time())
                 if corpus is Corpus.TRANSCRIPTS:
                     found[corpus] = await self._of_different_words(asked, found[corpus], ctx)
             except LinckiaError as error:
@@ -193,7 +197,7 @@ class Searching:
             and limit < MAX_TOP_K
         ):
             limit = min(MAX_TOP_K, 4 * limit)
-            found = await ctx.call(replace(asked, limit=limit, candidates=max(CANDIDATES, limit)))
+            found = await ctx.call(replace(asked, limit=limit, candidates=max(TURNS, limit)))
         return found
 
     async def _one_each(self, hits: Sequence[Hit]) -> list[Hit]:
@@ -237,6 +241,16 @@ def _written(params: TranscriptsSearch, hits: list[TranscriptHit], degraded: lis
             note=found.note,
         )
     )  # fmt: skip
+
+
+def begun(found: SearchResult, now_s: float) -> SearchResult:
+    """Leave out memories that do not hold yet. Few have a stated begin, so this costs less than a filter."""
+    hits = [hit for hit in found.hits if not _is_pending(hit.group_metadata.get("begins"), now_s)]
+    return found if len(hits) == len(found.hits) else replace(found, hits=hits)
+
+
+def _is_pending(begins: Value, now_s: float) -> bool:
+    return isinstance(begins, int | float) and begins > now_s
 
 
 def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
@@ -284,6 +298,10 @@ def filters(params: TranscriptsSearch) -> list[Filter]:
     """
     named = {name: getattr(params, name) for name in ("role", "agent", "project")}
     found = [Filter(field=name, any_of=[value]) for name, value in named.items() if value]
+    if params.tool == "*":
+        found.append(Filter(field="tools", prefix=""))
+    elif params.tool:
+        found.append(Filter(field="tools", any_of=[params.tool]))
     return found + between("at", params.since, params.until)
 
 
@@ -309,8 +327,13 @@ def results(db: apsw.Connection, hits: Sequence[Hit], limit: int) -> list[Transc
             LineageTurn(hash=digest.hex(), role=role, text=read_text(forest.read_blocks(content)))
             for digest, role, content in forest.lineage(db, node.node_id, "hash, role, content")
         ]
-        about = {"hash": node.hash, "role": node.role, "preview": path[-1].text}
-        found.append(TranscriptHit(score=hit.score, depth=len(path), lineage=path, **about))
+        blocks = node.blocks
+        found.append(
+            TranscriptHit(
+                hash=node.hash, score=hit.score, role=node.role, preview=path[-1].text, depth=len(path), lineage=path,
+                machine=node.elsewhere, branch=node.branch, files=files_of(blocks), changes=changes_of(blocks),
+            )
+        )  # fmt: skip
         if len(found) == limit:
             break
     return found

@@ -18,25 +18,26 @@ from services.yaml.errors import Code, YamlError
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
-def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
-    """Return the real path of a file below the roots; a relative path is looked up in each.
+def resolve(roots: Roots, file: str, *, write: bool = False, field: str = "file") -> Path:
+    """Return the real path of a file below the roots.
 
-    Raises YamlError (-32000), and Denied if it may not be read, or written.
+    Raises YamlError (-32000), InvalidParams for a relative path that could be below several roots, and Denied if it may
+    not be read, or written.
     """
-    reason = "there are no roots"
-    for root in roots.reachable:
-        try:
-            real = Path(root, file).resolve(strict=True)
-        except OSError as fault:
-            reason = str(fault.strerror)
-        except (RuntimeError, ValueError) as fault:  # a loop of symbolic links, a NUL character
-            reason = str(fault)
-        else:
-            if not roots.holds(str(real)):
-                raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(roots.reachable)}")
-            roots.check(str(real), write=write, field="file")
-            return real
-    raise YamlError(Code.IO, f"cannot read {file!r}: {reason}")
+    if not roots.reachable:
+        raise YamlError(Code.IO, f"cannot read {file!r}: there are no roots")
+    path = roots.absolute(file, field)
+    try:
+        real = Path(path).resolve(strict=True)
+    except OSError as fault:
+        near = roots.similar(path, file) if isinstance(fault, FileNotFoundError) else ""
+        raise YamlError(Code.IO, f"cannot read {file!r}: {fault.strerror}{near}") from None
+    except (RuntimeError, ValueError) as fault:  # a loop of symbolic links, a NUL character
+        raise YamlError(Code.IO, f"cannot read {file!r}: {fault}") from None
+    if not roots.holds(str(real)):
+        raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(roots.reachable)}")
+    roots.check(str(real), write=write, field=field)
+    return real
 
 
 @contextlib.contextmanager

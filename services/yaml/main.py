@@ -11,9 +11,11 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.ops.yaml import YamlMerge
+from proto.ops.changes import CollectChanges, TakeYamlChanges
+from proto.ops.yaml import MergeYamlText
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.yaml.files import DEFAULT_MAX_BYTES
+from services.yaml.merge_edits import Merge
 from services.yaml.merging import merge
 from services.yaml.operations import (
     AppendEdit,
@@ -33,6 +35,7 @@ from services.yaml.operations import (
     YamlDelete,
     YamlEdit,
     YamlGetComments,
+    YamlMerge,
     YamlRename,
     YamlSetComments,
     YamlValidate,
@@ -92,7 +95,16 @@ class YamlService:
         return await self._edit(params, params.edits)
 
     @handles(YamlMerge)
-    async def merge(self, params: YamlMerge, ctx: Context) -> str:
+    async def merge(self, params: YamlMerge, ctx: Context) -> EditResult:
+        given = params.values
+        values = await self._run(self._files.mapping, params.source) if given is None else given
+        merging = Merge(values, params.path, params.lists == "append", params.remove_nulls)
+        return await self._run(
+            self._files.merge, params.file, merging, params.document, params.if_match, params.dry_run
+        )
+
+    @handles(MergeYamlText)
+    async def merge_text(self, params: MergeYamlText, ctx: Context) -> str:
         return await self._run(merge, params.text, params.values)
 
     async def change(self, params: PathChange, ctx: Context) -> EditResult:
@@ -113,9 +125,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Open the service, which is ready at once and only caches parsed files."""
     settings = msgspec.convert(env.settings, YamlSettings)
     service = YamlService(YamlFiles(env.roots, max_bytes=settings.max_bytes))
+    log = env.keeps_changes(partial(env.call, CollectChanges()))
     handlers = Handlers(service)
     for params in _EDITS:
         handlers.handle(params)(service.change)
+    handlers.handle(TakeYamlChanges)(log.taken)
     yield handlers
 
 

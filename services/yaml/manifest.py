@@ -14,6 +14,7 @@ MANIFESTS = (
         roots=Roots.WRITE,
         rests=True,
         # Answers to calls with idempotency keys.
-        stores=(Store("keys.db", Keep.SOURCE),),
+        stores=(Store("keys.db", Keep.SOURCE), Store("changes.log", Keep.SOURCE)),
+        told_settings={"changes": "files"},
     ),
 )

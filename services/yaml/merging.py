@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Container, Mapping
@@ -61,7 +62,7 @@ def _changed(tree: Tree, steps: list[Step], value: object) -> Tree:
     document = tree.stream.documents[0]
     place = tree.find(document, steps)
     node = place.node
-    if _reads_so(tree, node, value):
+    if reads_so(tree, node, value):
         return tree
     kind = tree.stream.events[node][0]
     if isinstance(value, dict) and value and kind == MAPPING and "<<" not in (keys := tree.keys(node)):
@@ -73,7 +74,25 @@ def _changed(tree: Tree, steps: list[Step], value: object) -> Tree:
         return tree
     if isinstance(value, list) and value and kind == SEQUENCE and (changed := _items(tree, steps, node, value)):
         return changed
-    return set_at(tree, show_path(steps), _styled(tree, node, value))
+    return set_at(tree, show_path(steps), styled(tree, node, value))
+
+
+def in_block(value: object) -> str:
+    """Write JSON data as YAML in block style."""
+    match value:
+        case dict() if value:
+            entries = []
+            for key, each in value.items():
+                text, nested = in_block(each), isinstance(each, dict | list) and each
+                entries.append(f"{written(str(key))}:{_indented(text) if nested else f' {text}'}")
+            return "\n".join(entries)
+        case list() if value:
+            return "\n".join("- " + in_block(each).replace("\n", "\n  ") for each in value)
+    return written(value)
+
+
+def _indented(text: str) -> str:
+    return "".join(f"\n  {line}" for line in text.split("\n"))
 
 
 def _items(tree: Tree, steps: list[Step], node: int, value: list[object]) -> Tree | None:
@@ -99,7 +118,7 @@ def _deleted(tree: Tree, steps: list[Step]) -> Tree:
     return restructure.delete(tree, document, tree.find(document, steps), tree.find(document, steps[:-1]))
 
 
-def _styled(tree: Tree, node: int, value: object) -> str:
+def styled(tree: Tree, node: int, value: object) -> str:
     """Write data in the style of the node that it replaces, if it can be written so."""
     _, style, text, _, tag = tree.stream.events[node]
     if isinstance(value, list) and value and tree.is_block_collection(node) and tree.is_sequence(node):
@@ -143,6 +162,8 @@ def written(value: object) -> str:
         case dict():
             entries = (f"{written(str(key))}: {written(each)}" for key, each in value.items())
             return f"{{{', '.join(entries)}}}"
+        case float() if not math.isfinite(value):
+            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
         case float():
             # YAML 1.1 recognizes a number with an exponent only by its point.
             return _WITHOUT_POINT.sub(r"\1.0\2", json.dumps(value))
@@ -150,7 +171,7 @@ def written(value: object) -> str:
             return json.dumps(value)
 
 
-def _reads_so(tree: Tree, node: int, value: object) -> bool:
+def reads_so(tree: Tree, node: int, value: object) -> bool:
     """True if a node already means this data, in YAML 1.1 as well."""
     if written(data_of(tree, node)) != written(value):
         return False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, detail
+from proto.errors import InvalidParams
+from proto.operation import Family, Params, Role, detail
+from proto.ops.changes import ChangeId, NotKept
 
 _CODES = {
     -32000: "The file cannot be read or written",
@@ -18,6 +20,7 @@ _CODES = {
 }
 
 tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True)
+step = Family("yaml", role=Role.STEP, codes=_CODES, within_roots=True, text="text")
 text_tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True, text="text")
 
 File: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096, description="YAML file below a root")]
@@ -48,6 +51,8 @@ class EditResult(msgspec.Struct, frozen=True):
     digest: Digest
     changed: Annotated[bool, Meta(description="False if the file already read so, or nothing was written")]
     diff: Annotated[str | None, Meta(description="In a dry run: the unified diff")] = None
+    change: ChangeId = ""
+    not_kept: NotKept = ""
 
 
 class CommentsResult(msgspec.Struct, frozen=True):
@@ -82,7 +87,7 @@ class PathEdit(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_field
 
 
 class SetEdit(PathEdit, frozen=True, tag="set"):
-    """As `noyalib_set`."""
+    """As `yaml_set`."""
 
     value: Annotated[YamlValue, Meta(description="As YAML")]
 
@@ -113,7 +118,7 @@ class CommentEdit(PathEdit, frozen=True, tag="comment"):
 Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 
-@text_tool.read("noyalib_get", is_exact=True, deadline_s=30, title="Read a YAML value")
+@text_tool.read("yaml_get", is_exact=True, deadline_s=30, title="Read a YAML value")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     """Read a value from a YAML file on disk by its path (`server.port`), exactly as written. Not for whole files or
     other formats."""
@@ -133,7 +138,7 @@ class PathChange(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@text_tool.write("noyalib_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
+@text_tool.write("yaml_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
 class NoyalibSet(PathChange, frozen=True, kw_only=True):
     """Set a value in a YAML file (change a port, a version) by its path; comments and all else stay byte for byte.
     Missing keys are made. What would alter more is refused. Several: yaml_edit."""
@@ -148,7 +153,7 @@ class YamlDelete(PathChange, frozen=True, kw_only=True):
 
 @text_tool.write("yaml_append", idempotent=False, deadline_s=30, title="Append to a YAML sequence")
 class YamlAppend(PathChange, frozen=True, kw_only=True):
-    """Append an item to a list in a YAML file, in the list's own style. A key: noyalib_set."""
+    """Append an item to a list in a YAML file, in the list's own style. A key: yaml_set."""
 
     value: Annotated[YamlValue, Meta(description="As YAML")]
 
@@ -182,13 +187,34 @@ class YamlSetComments(PathChange, frozen=True, kw_only=True):
 @text_tool.destroy("yaml_edit", idempotent=False, deadline_s=60, title="Edit YAML in several places")
 class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     """Edit one YAML file in several places at once, all or none, each edit seeing those before it. One value:
-    noyalib_set."""
+    yaml_set."""
 
     file: File
     edits: Annotated[list[Edit], Meta(min_length=1, max_length=1000, description="The edits, in order")]
     document: Document = 0
     if_match: IfMatch = None
     dry_run: DryRun = False
+
+
+@step.destroy("yaml_merge", idempotent=False, deadline_s=60, title="Merge into YAML")
+class YamlMerge(Params[EditResult], frozen=True, kw_only=True):
+    """Merge a mapping, or another YAML file, into a YAML file at a path, all or none; comments and layout stay."""
+
+    file: File
+    values: Annotated[dict[str, Any] | None, Meta(description="The mapping to merge in")] = None
+    source: Annotated[str, Meta(max_length=4096, description="Instead of `values`: a YAML file below a root")] = ""
+    path: Annotated[Path, Meta(description="The mapping to merge into; the whole document by default")] = ""
+    lists: Annotated[
+        Literal["replace", "append"], Meta(description="Whether a list replaces the one there, or is appended to it")
+    ] = "replace"
+    remove_nulls: Annotated[bool, Meta(description="A null removes its key, instead of being its value")] = False
+    document: Document = 0
+    if_match: IfMatch = None
+    dry_run: DryRun = False
+
+    def check(self) -> None:
+        if (self.values is None) != bool(self.source):
+            raise InvalidParams("`values`: give `values` or `source`, one of them", field="values")
 
 
 @tool.read("yaml_validate", deadline_s=30, title="Check YAML by a schema")

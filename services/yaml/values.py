@@ -130,7 +130,7 @@ def _refuse_hiding(tree: Tree, parent: NodePlace, keys: list[Key], path: str) ->
     """Refuse a path through a key that is only merged in: it would hide all the merged value's other keys."""
     if len(keys) < 2 or tree.stream.events[parent.node][0] != MAPPING:
         return
-    for mapping in _merged(tree, parent.node, set()):
+    for mapping in merged(tree, parent.node, set()):
         child = tree.keys(mapping).get(keys[0].name)
         if child is not None:
             here = show_path([keys[0]])
@@ -140,7 +140,7 @@ def _refuse_hiding(tree: Tree, parent: NodePlace, keys: list[Key], path: str) ->
             )
 
 
-def _merged(tree: Tree, mapping: int, seen: set[int]) -> list[int]:
+def merged(tree: Tree, mapping: int, seen: set[int]) -> list[int]:
     """Return the mappings that a mapping merges, in order of precedence."""
     if mapping in seen:
         return []
@@ -154,5 +154,5 @@ def _merged(tree: Tree, mapping: int, seen: set[int]) -> list[int]:
     for source in sources:
         target = tree.alias_targets().get(source, source)
         if events[target][0] == MAPPING and events[source][0] in (ALIAS, MAPPING):
-            out += [target, *_merged(tree, target, seen)]
+            out += [target, *merged(tree, target, seen)]
     return out

@@ -5,7 +5,7 @@ raises `YamlError` and has changed nothing.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -20,6 +20,7 @@ from services.yaml import comments, restructure, schema
 from services.yaml.errors import Code, NotApplicable, YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES, Source, file_errors, read_source, resolve
 from services.yaml.fragment import read_fragment
+from services.yaml.merge_edits import Merge, lost_as_data
 from services.yaml.operations import (
     AppendEdit,
     CommentEdit,
@@ -124,15 +125,64 @@ class YamlFiles:
     ) -> EditResult:
         """Make one edit, or several in order, all or none: each sees the results of those before it. Raises
         YamlError."""
-        path = resolve(self.roots, file, write=not dry_run)
         each = edits if isinstance(edits, Sequence) else [edits]
+
+        def make(tree: Tree, json_file: bool) -> Tree:
+            return _applied(tree, each, document, json_file=json_file)
+
+        return self._edit(file, make, lambda: _described(edits, file), if_match, dry_run)
+
+    def merge(
+        self, file: str, merge: Merge, document: int = 0, if_match: str | None = None, dry_run: bool = False
+    ) -> EditResult:
+        """Merge a mapping into the one at a path, all or none. Raises YamlError."""
+        count = 0
+
+        def make(tree: Tree, json_file: bool) -> Tree:
+            nonlocal count
+            edits = merge.edits(tree, document, json_file=json_file)
+            count = len(edits)
+            for edit in edits:
+                try:
+                    tree = apply(tree, edit, document, json_file=json_file)
+                except YamlError as fault:
+                    raise YamlError(fault.code, f"{edit.path}: {fault.message}: nothing was merged") from None
+            return tree
+
+        def described() -> str:
+            done = "1 edit" if count == 1 else f"{count} edits"
+            return f"merged into {merge.path or 'the document'} in {file} by {done} (comments and formatting preserved)"
+
+        return self._edit(file, make, described, if_match, dry_run)
+
+    def mapping(self, file: str) -> Mapping[str, object]:
+        """Return the mapping that a file consists of, as data. Raises YamlError (-32000, -32001, -32003)."""
+        tree = self._read(file, field="source").tree
+        found = pick_document(tree, 0, Code.NOT_APPLICABLE)
+        if lost := lost_as_data(tree):
+            raise NotApplicable(f"`source`: {file} {lost}")
+        data = None if found is None else schema.data_of(tree, found.event + 1)
+        if not isinstance(data, dict):
+            raise NotApplicable(f"`source`: {file} is not a mapping")
+        return data
+
+    def _edit(
+        self,
+        file: str,
+        make: Callable[[Tree, bool], Tree],
+        described: Callable[[], str],
+        if_match: str | None,
+        dry_run: bool,
+    ) -> EditResult:
+        """Change a file to the tree that `make` returns for its own, given whether it is JSON. Raises YamlError."""
+        path = resolve(self.roots, file, write=not dry_run)
         versions: tuple[Parsed, Tree]
 
         def change(raw: bytes) -> bytes:
             nonlocal versions
             parsed = self._parsed(path, raw)
             _check_match(parsed.source.digest, if_match)
-            after = _applied(parsed.tree, each, document, json_file=path.suffix.lower() == ".json")
+            after = make(parsed.tree, path.suffix.lower() == ".json")
             versions = parsed, after
             changed = raw if after is parsed.tree else parsed.source.encode(after.text)
             if len(changed) > self.max_bytes and not dry_run:
@@ -142,7 +192,7 @@ class YamlFiles:
         with file_errors(path, self.max_bytes):
             done = rewrite(
                 str(path), self.roots, change, field="file", dry_run=dry_run, most=self.max_bytes,
-                answer=lambda done: EditResult(_described(edits, file), content_hash(done.after), True),
+                answer=lambda done: EditResult(described(), content_hash(done.after), True),
             )  # fmt: skip
         parsed, after = versions
         if dry_run:
@@ -151,10 +201,10 @@ class YamlFiles:
         if done.after != done.before:
             parsed = Parsed(read_source(done.after), after)
             self.cache.put(path, parsed)
-        return EditResult(_described(edits, file), parsed.source.digest, done.after != done.before)
+        return EditResult(described(), parsed.source.digest, done.after != done.before)
 
-    def _read(self, file: str) -> Parsed:
-        path = resolve(self.roots, file)
+    def _read(self, file: str, field: str = "file") -> Parsed:
+        path = resolve(self.roots, file, field=field)
         with file_errors(path, self.max_bytes):
             raw = read_whole(str(path), self.roots, self.max_bytes)
         return self._parsed(path, raw)

@@ -47,14 +47,14 @@ _EXAMPLES: tuple[Any, ...] = (
 
 
 ONE_OF: dict[str, dict[str, Any]] = {
-    "collection_search": {"query": "x"},
-    "collection_delete": {"ids": ["x"]},
-    "edit-file": {"edits": [{"old": "x", "new": "y"}]},
-    "edit_note": {"id": "x", "append": "x"},
-    "rename_note": {"id": "x"},
-    "update_memory": {"text": "x"},
-    "forget": {"id": "x"},
-    "schedule": {"cron": "0 3 * * *"},
+    "collections_search": {"query": "x"},
+    "collections_delete": {"ids": ["x"]},
+    "files_edit": {"edits": [{"old": "x", "new": "y"}]},
+    "notes_edit": {"id": "x", "append": "x"},
+    "notes_rename": {"id": "x"},
+    "memory_update": {"text": "x"},
+    "memory_forget": {"id": "x"},
+    "timers_create": {"cron": "0 3 * * *"},
 }
 """For operations that take exactly one of several parameters, the one to send."""
 

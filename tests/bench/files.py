@@ -206,20 +206,20 @@ async def filters(folder: Path, rows: int, rounds: int) -> None:
     (folder / "files").mkdir(parents=True)
     fill(folder / "files/files.db", rows)
     asked: dict[str, Params[Any]] = {
-        "resource-sum size": ResourceSum(name="all", metric="size"),
-        "resource-sum count": ResourceSum(name="all", metric="count"),
-        "resource-is extension": ResourceIs(name="all", field="extension", value="jpg"),
-        "resource-metric-range size": ResourceMetricRange(name="all", metric="size", min=90_000),
-        "resource-time-range mtime": ResourceTimeRange(name="all", field="mtime", min="2020-01-01"),
-        "resource-fuzzy-match contains": match("name", "FILE 77", "contains"),
-        "resource-fuzzy-match not ASCII": match("name", "übung 77", "contains"),
-        "resource-fuzzy-match regex": match("path", "7+-1\\.txt$", "regex"),
-        "resource-fuzzy-match glob": match("path", "*/some*77*.py", "glob"),
-        "resource-search by size": ResourceSearch(name="all", kind="file", extension="py"),
-        "resource-search by name": ResourceSearch(name="all", kind="file", sort_by="name", sort_desc=False),
+        "sets_sum size": ResourceSum(name="all", metric="size"),
+        "sets_sum count": ResourceSum(name="all", metric="count"),
+        "sets_match extension": ResourceIs(name="all", field="extension", value="jpg"),
+        "sets_metric_range size": ResourceMetricRange(name="all", metric="size", min=90_000),
+        "sets_time_range mtime": ResourceTimeRange(name="all", field="mtime", min="2020-01-01"),
+        "sets_fuzzy_match contains": match("name", "FILE 77", "contains"),
+        "sets_fuzzy_match not ASCII": match("name", "übung 77", "contains"),
+        "sets_fuzzy_match regex": match("path", "7+-1\\.txt$", "regex"),
+        "sets_fuzzy_match glob": match("path", "*/some*77*.py", "glob"),
+        "sets_search by size": ResourceSearch(name="all", kind="file", extension="py"),
+        "sets_search by name": ResourceSearch(name="all", kind="file", sort_by="name", sort_desc=False),
         "navigate a large directory by name": Navigate(path="/bench"),
-        "top-files": TopFiles(path="/bench"),
-        "space-summary": SpaceSummaryOf(path="/bench"),
+        "disk_top_files": TopFiles(path="/bench"),
+        "disk_summary": SpaceSummaryOf(path="/bench"),
     }  # fmt: skip
     async with services_in_process({"files": open_service}, folder, roots=[folder]) as bench:
         print(f"memory {memory_mib():.0f} MiB")

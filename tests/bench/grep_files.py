@@ -1,4 +1,4 @@
-"""`grep-files` compared with ripgrep on the same files: seconds, their ratio, and whether the results agree.
+"""`files_grep` compared with ripgrep on the same files: seconds, their ratio, and whether the results agree.
 
     scripts/bench grep_files [--gigabytes 1] [--folder DIR] [--runs 3]
 
@@ -70,12 +70,12 @@ def make(folder: Path, wanted: int) -> tuple[int, int]:
 def ours(kernel: RunningKernel, asked: dict[str, Any]) -> tuple[float, set[tuple[str, int, str]]]:
     """Return the seconds and all results: path, line and text, or path and count."""
     began = time.perf_counter()
-    found = kernel.call("grep-files", {**asked, "limit": 1_000_000})
+    found = kernel.call("files_grep", {**asked, "limit": 1_000_000})
     took = time.perf_counter() - began
     pages = [found]
     while cursor := pages[-1].get("next_cursor"):
         began = time.perf_counter()
-        pages.append(kernel.call("grep-files", {**asked, "limit": 1_000_000, "cursor": cursor}))
+        pages.append(kernel.call("files_grep", {**asked, "limit": 1_000_000, "cursor": cursor}))
         took += time.perf_counter() - began
     files = [file for page in pages for file in page["files"]]
     if asked.get("count"):
@@ -131,7 +131,7 @@ def main() -> None:
                 if not equal or them / us < WANTED:
                     slow.append(search.what)
                 print(
-                    f"{search.what:24} grep-files {us:6.2f} s   rg {them:6.2f} s   {them / us:5.2f} of its speed"
+                    f"{search.what:24} files_grep {us:6.2f} s   rg {them:6.2f} s   {them / us:5.2f} of its speed"
                     f"   {len(one[1]):7} found, {'the same' if equal else f'NOT THE SAME: {len(other[1])}'}"
                 )
         print(json.dumps({"slower than half of ripgrep's speed, or different results": slow}))

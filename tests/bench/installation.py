@@ -250,7 +250,7 @@ def _rested(status: Callable[[], JsonObject]) -> int:
 
 
 def _search(client: Client, query: str) -> None:
-    client.call_named("search_documents", {"query": query}, timeout_s=START_TIMEOUT_S)
+    client.call_named("notes_search", {"query": query}, timeout_s=START_TIMEOUT_S)
 
 
 def _timed(work: Callable[[], object]) -> float:

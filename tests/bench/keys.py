@@ -27,11 +27,11 @@ SERVICES = ("front", "yaml", "files", "watch", "documents", "retrieve", "memory"
 Arguments = Callable[[Path, int], dict[str, Any]]
 
 CALLS: dict[str, Arguments] = {
-    "noyalib_set": lambda root, n: {"file": str(root / "a.yaml"), "path": "a", "value": str(n)},
-    "edit-file": lambda root, n: {"path": str(root / "a.txt"), "edits": [{"lines": "1", "new": str(n)}]},
-    "write_note": lambda root, n: {"path": str(root / "a.md"), "content": f"# {n}\n", "overwrite": True},
-    "resource-set-create": lambda root, n: {"name": f"set {n}"},
-    "session-set-preferences": lambda root, n: {"preferences": {"a": n}},
+    "yaml_set": lambda root, n: {"file": str(root / "a.yaml"), "path": "a", "value": str(n)},
+    "files_edit": lambda root, n: {"path": str(root / "a.txt"), "edits": [{"lines": "1", "new": str(n)}]},
+    "notes_write": lambda root, n: {"path": str(root / "a.md"), "content": f"# {n}\n", "overwrite": True},
+    "sets_create": lambda root, n: {"name": f"set {n}"},
+    "preferences_set": lambda root, n: {"preferences": {"a": n}},
     "remember": lambda root, n: {"text": f"The lighthouse number {n} is at {uuid.uuid4().hex}."},
 }
 """A call of each way in which keys are stored, with arguments that make it change something."""

@@ -2,7 +2,7 @@
 
     scripts/bench search_sizes [--sizes 1000,10000,100000] [--queries 300] [--rerank off,maxsim] [--keep DIR]
 
-For each size, a data directory is created (see `_collections`), a real kernel is started on it, and `search_documents`
+For each size, a data directory is created (see `_collections`), a real kernel is started on it, and `notes_search`
 is called over HTTP, one query after the other, each once. Printed are p50 and p99, the memory of `retrieve`, and two
 restarts. `start` restarts everything, and measures until a search is answered by words, and until it is answered
 completely (the model loads last, whatever the size). `kill` kills `retrieve` alone, and measures until the next answer
@@ -56,7 +56,7 @@ def search_for(query: str) -> dict[str, Any]:
 
 
 def body(number: int, query: str) -> bytes:
-    params = {"name": "search_documents", "arguments": search_for(query)}
+    params = {"name": "notes_search", "arguments": search_for(query)}
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode()
 
 
@@ -74,7 +74,7 @@ class Waited(NamedTuple):
 def answered(kernel: RunningKernel, query: str) -> tuple[bool, bool]:
     """Return whether a search finds anything, and whether nothing is missing from it except perhaps the reranking."""
     try:
-        answer: dict[str, Any] = kernel.call("search_documents", search_for(query), timeout_s=60)
+        answer: dict[str, Any] = kernel.call("notes_search", search_for(query), timeout_s=60)
     except CallFailed:
         return False, False
     metadata = answer["metadata"]
@@ -125,7 +125,7 @@ def make(folder: Path, size: int, model: Loaded) -> None:
 
 def share_reranked(kernel: RunningKernel, queries: list[str]) -> float:
     """Return the share of complete searches that were reranked."""
-    answers = [kernel.call("search_documents", search_for(query), timeout_s=60)["metadata"] for query in queries]
+    answers = [kernel.call("notes_search", search_for(query), timeout_s=60)["metadata"] for query in queries]
     return sum(not {"rerank", "maxsim"}.isdisjoint(each["stages"]) for each in answers) / len(answers)
 
 

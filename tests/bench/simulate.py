@@ -21,6 +21,7 @@ import math
 import os
 import random
 import signal
+import socket
 import statistics
 import time
 from collections.abc import Sequence
@@ -91,7 +92,7 @@ class Worker:
     """A simulated worker: `placement.Running`. It does one call at a time, in the order of arrival."""
 
     how = "simulated"
-    handoff = None
+    handoff: socket.socket | None = None
 
     node = ""
     """See `Running`: the simulation's nodes need no names in `status`."""

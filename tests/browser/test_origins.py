@@ -49,13 +49,13 @@ def calling(url: str, path: Path, media_type: str, mode: str) -> str:
     """JavaScript that has a file deleted; its value is the status that the page may see, or `blocked`."""
     message = {
         "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "delete-files", "arguments": {"paths": [str(path)]}, "_meta": META},
+        "params": {"name": "files_delete", "arguments": {"paths": [str(path)]}, "_meta": META},
     }  # fmt: skip
     request: dict[str, Any] = {
         "method": "POST", "mode": mode, "body": json.dumps(message),
         "headers": {
             "Content-Type": media_type, "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": MODERN,
-            "Mcp-Method": "tools/call", "Mcp-Name": "delete-files",
+            "Mcp-Method": "tools/call", "Mcp-Name": "files_delete",
         },
     }  # fmt: skip
     if media_type == "text/plain":

@@ -112,7 +112,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     data = folder / "data"
     data.mkdir(mode=0o700)
     settings = (
-        f'[approvals]\nrequire = ["noyalib_set"]\n[mcp.weather]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n'
+        f'[approvals]\nrequire = ["yaml_set"]\n[mcp.weather]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n'
     )
     (data / "linckia.toml").write_text(settings)
     with running(data, [root], options=HTTP, token=True) as kernel:
@@ -130,7 +130,7 @@ def fill(kernel: RunningKernel, folder: Path, root: Path) -> None:
     kernel.call("index", {"path": str(root), "async": False})
     for text in ("Deploys happen on Fridays", "Deploys happen on Mondays"):
         kernel.call("remember", {"text": text, "scope": "project:stars"})
-    while not kernel.call("search_everything", {"query": "regrow a lost arm"})["results"]:
+    while not kernel.call("everything_search", {"query": "regrow a lost arm"})["results"]:
         time.sleep(0.2)
     while kernel.status()["page_url"] is None:
         time.sleep(0.02)
@@ -174,8 +174,8 @@ class Visitor:
 def places(kernel: RunningKernel) -> dict[str, str]:
     """Return the addresses of all views and their parts, each with a text of the data that it shows."""
     root = kernel.status()["roots"][0]
-    conversation = kernel.call("transcript_list", {"limit": 1})["conversations"][0]["hash"]
-    snapshots = [each["id"] for each in kernel.call("documents_list_snapshots", {})["snapshots"]]
+    conversation = kernel.call("chats_list", {"limit": 1})["conversations"][0]["hash"]
+    snapshots = [each["id"] for each in kernel.call("documents_snapshots", {})["snapshots"]]
     document = kernel.call("documents_list", {})["documents"][0]["hash"]
     at = f"?path={root}"
     http = HttpClient(kernel, kernel.status()["token"])
@@ -187,11 +187,11 @@ def places(kernel: RunningKernel) -> dict[str, str]:
         "system/retrieve/calls": "retrieve_search",
         "system/retrieve/setup": "Supervision",
         "approvals": "No call waits.",
-        "calls": "search_everything",
+        "calls": "everything_search",
         f"calls/{searched.headers['linckia-trace']}": "retrieve_search",
         "calls/slow": "recorded since",
         "calls/failed": "recorded since",
-        "calls/audit": "remember",
+        "calls/audit": "memory_add",
         "search?query=regrow a lost arm": "similarity",
         "search/note/stars?depth=2": "Backlinks",
         f"disk/map{at}": "photos/",
@@ -200,6 +200,7 @@ def places(kernel: RunningKernel) -> dict[str, str]:
         f"disk/pictures{at}": "sea.png",
         "disk/jobs": "completed",
         "disk/trash": "in the trash",
+        "changes": "the latest first",
         "system/mcp_weather/definitions": "as they were approved, or first seen",
         "conversations": "How does a sea star regrow an arm?",
         f"conversations/{conversation}": "From its central disc",
@@ -211,7 +212,7 @@ def places(kernel: RunningKernel) -> dict[str, str]:
         f"documents/file/{document}": "class SeaStar",
         "documents/graph?name=star.py": "SeaStar.regrow",
         "memory": "Deploys happen on Mondays",
-        "tools": "search_everything",
+        "tools": "everything_search",
         "tools/surfaces": "Tokens, about",
         "tools/weather_forecast": "Forecast the weather of a city",
         "admin": "Create a token",
@@ -260,21 +261,21 @@ def test_a_call_that_waits_is_approved_or_denied_by_its_buttons(kernel: RunningK
 
     def change(value: int) -> threading.Thread:
         arguments = {"file": str(file), "path": "retries", "value": str(value)}
-        thread = threading.Thread(target=lambda: answers.append(client.tool("noyalib_set", arguments).text))
+        thread = threading.Thread(target=lambda: answers.append(client.tool("yaml_set", arguments).text))
         thread.start()
         return thread
 
     waiting = change(2)
-    visitor.sees("noyalib_set")
+    visitor.sees("yaml_set")
     visitor.sees("the call waits")
     violations = axe_violations(visitor.page)
-    visitor.page.get_by_role("button", name="Approve noyalib_set").click()
+    visitor.page.get_by_role("button", name="Approve yaml_set").click()
     waiting.join(20)
     assert file.read_text() == "retries: 2\n"
     visitor.sees("approved")
     waiting = change(3)
     visitor.page.get_by_label("Reason").fill("enough retries")
-    visitor.page.get_by_role("button", name="Deny noyalib_set").click()
+    visitor.page.get_by_role("button", name="Deny yaml_set").click()
     waiting.join(20)
     assert "denied by operator's page: enough retries" in answers[-1]
     assert file.read_text() == "retries: 2\n"
@@ -369,7 +370,7 @@ def test_an_operation_is_called_by_its_form_and_its_trace_is_shown(kernel: Runni
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Call", exact=True).click()
     visitor.sees("Bern: sunny for 3 days")
-    visitor.go("tools/search_everything")
+    visitor.go("tools/everything_search")
     page.get_by_label("query").fill("regrow a lost arm")
     page.get_by_role("button", name="Call", exact=True).click()
     page.get_by_role("link", name="trace").click()
@@ -431,3 +432,18 @@ def test_the_end_of_a_kernel_is_reported_and_the_page_reconnects(tmp_path: Path,
     again = running(tmp_path / "data", options=("--http", url), services=["echo"], all_ready=False, token=True)
     with again as kernel:
         visitor.page.get_by_text("● live").wait_for(timeout=30_000)
+
+
+def test_a_change_is_shown_and_undone(kernel: RunningKernel, browser: Any) -> None:
+    file = Path(kernel.status()["roots"][0]) / "undone.txt"
+    file.write_text("before\n")
+    kernel.call("files_edit", {"path": str(file), "edits": [{"old": "before", "new": "after"}]})
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    visitor.go(f"changes?path={file}")
+    visitor.sees("files_edit")
+    visitor.page.get_by_text("What was changed").click()
+    visitor.sees("+after")
+    visitor.page.get_by_role("button", name="Undo files_edit").click()
+    visitor.sees("undone by")
+    assert file.read_text() == "before\n"

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import httpx2 as httpx
 import trio
 
+from proto.mcp import KEY
+
 HUNG_S = 90.0
 """Longer than any deadline of the called operations: a call not answered by then never will be."""
 
@@ -53,8 +55,18 @@ class CallOutcome:
 class Client(Protocol):
     name: str
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
-        """Call a tool. A `repeatable` call may be sent again if the connection breaks, as any HTTP client does."""
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True, key: str = ""
+    ) -> CallOutcome:
+        """Call a tool, with an idempotency `key` if one is given.
+
+        A `repeatable` call may be sent again if the connection breaks, as any HTTP client does.
+        """
+
+
+def _call(tool: str, arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the parameters of `tools/call`."""
+    return {"name": tool, "arguments": arguments} | ({"_meta": {KEY: key}} if key else {})
 
 
 def _read(message: Mapping[str, Any]) -> CallOutcome:
@@ -96,8 +108,9 @@ class StdioClient:
         roots: Sequence[Path],
         environment: Mapping[str, str],
         *options: str,
+        linckia: Sequence[str] = ("-P", "-m", "kernel.cli"),
     ) -> StdioClient:
-        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(data), *options]
+        command = [sys.executable, *linckia, "stdio", "--data", str(data), *options]
         command += map(str, roots)
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
@@ -108,9 +121,11 @@ class StdioClient:
         await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True, key: str = ""
+    ) -> CallOutcome:
         with trio.move_on_after(HUNG_S):
-            answer = await self._request("tools/call", {"name": tool, "arguments": arguments})
+            answer = await self._request("tools/call", _call(tool, arguments, key))
             return CallOutcome("lost", executed="maybe") if answer is None else _read(answer)
         return CallOutcome("hung", executed="maybe")
 
@@ -196,11 +211,13 @@ class HttpClient:
         self.broken = 0
         """Connections that broke during a call, which was then sent again."""
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True, key: str = ""
+    ) -> CallOutcome:
         unsure = False
         with trio.move_on_after(HUNG_S):
             while True:
-                said = await self._once(tool, arguments)
+                said = await self._once(tool, arguments, key)
                 if said.kind == "http 404":
                     self._session = None
                 elif said.kind == "lost" and repeatable:
@@ -223,12 +240,11 @@ class HttpClient:
     async def leave(self) -> None:
         await self._http.aclose()
 
-    async def _once(self, tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
+    async def _once(self, tool: str, arguments: Mapping[str, Any], key: str) -> CallOutcome:
         async with self._opening:
             if self._session is None and (failure := await self._open()) is not None:
                 return failure
-        params = {"name": tool, "arguments": arguments}
-        return await self._message("tools/call", params, {"Mcp-Session-Id": self._session or ""})
+        return await self._message("tools/call", _call(tool, arguments, key), {"Mcp-Session-Id": self._session or ""})
 
     async def _open(self) -> CallOutcome | None:
         said = await self._message("initialize", _HANDSHAKE, {})

@@ -75,7 +75,7 @@ async def compare(worker: Worker, client: Client, kept: Container[str], *, news_
     done |= {("document", name) for name in documents if (await document(client, name)).ok}
     record.wrong += [f"{kind} {name} is there, and was refused" for kind, name in sorted(done)]
     if worker.tags and not await _is_indexed(worker, client, news_s):
-        lost.append(f"query_by_tags does not know {worker.tags[-1]}")
+        lost.append(f"notes_tagged does not know {worker.tags[-1]}")
 
 
 def compare_lines(worker: Worker) -> None:
@@ -97,7 +97,7 @@ async def _is_indexed(worker: Worker, client: Client, within_s: float) -> bool:
     until = trio.current_time() + within_s
     while True:
         # Called as a step: a direct call returns all tags of the note, which is too long.
-        step = {"op": "query_by_tags", "params": {"tags": worker.tags[-1:]}}
+        step = {"op": "notes_tagged", "params": {"tags": worker.tags[-1:]}}
         found = await client.call("query", {"steps": [step]})
         if f"tagged-{worker.which}" in str(found.result):
             return True

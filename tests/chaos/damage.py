@@ -115,8 +115,8 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
         for name, file in (
             ("transcript_histories", "transcripts.db"),
             ("transcript_stats", "transcripts.db"),
-            ("resource-set-list", "files.db"),
-            ("list_memories", "memory.db"),
+            ("sets_list", "files.db"),
+            ("memory_list", "memory.db"),
         ):
             try:
                 _call_again(client, name)

@@ -130,6 +130,14 @@ class World:
         path.write_text(text)
         return str(path)
 
+    def folder(self, *names: str) -> Path:
+        """Make a folder for this scenario, with files of these names."""
+        folder = self.root / f"f{self.number}"
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(f"{self.number} {name}\n")
+        return folder
+
     @property
     def name(self) -> str:
         return f"d{self.number}"
@@ -156,10 +164,11 @@ TABLE = load()
 SCENARIOS: dict[str, Prepare] = {}
 
 LEFT_OUT = {
-    "execute": "the scenarios of documents are its steps",
-    "session": "the scenarios of sessions are its actions",
-    "download": "it needs a server on another machine",
+    "ops_execute": "the scenarios of documents are its steps",
+    "documents_session": "the scenarios of sessions are its actions",
+    "documents_download": "it needs a server on another machine",
     "documents_restore": "it writes the same files again",
+    "services_restart": "one more restart changes nothing",
 }
 
 
@@ -180,6 +189,20 @@ def changing() -> list[str]:
 
 def differs(found: object, expected: object) -> str:
     return "" if found == expected else f"found {found!r}, expected {expected!r}"
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file; "" if it does not exist."""
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def has_text(path: str, expected: str) -> Check:
+    """Return the check that a file has this text, whatever the answer is."""
+
+    async def check(_: Any) -> str:
+        return differs(read_text(path), expected)
+
+    return check
 
 
 @dataclass

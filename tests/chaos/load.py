@@ -146,12 +146,12 @@ class Worker:
 
     async def read_note(self) -> None:
         n = self.chance.randrange(NOTES)
-        said = await self.call("read_node_content", reads=True, id=f"note-{n}")
+        said = await self.call("notes_read", reads=True, id=f"note-{n}")
         self.check(said, f"note number {n}," in str(said.result), f"note {n}")
 
     async def search(self) -> None:
         n = self.chance.randrange(NOTES)
-        said = await self.call("search_documents", reads=True, query=f"note number {n} sea stars", limit=3)
+        said = await self.call("notes_search", reads=True, query=f"note number {n} sea stars", limit=3)
         hits = said.result.get("results", []) if said.ok else []
         # An index that is being rebuilt has few entries yet, and reports that.
         enough = bool(hits) or (said.ok and bool(said.result["metadata"]["degraded"]))
@@ -177,12 +177,12 @@ class Worker:
         value = f"v{self.number}"
         file = str(self.root / f"worker-{self.which}.yaml")
         await self.looks.written(
-            self.yaml, value, await self.call("noyalib_set", file=file, path="value", value=value), self.yaml_value
+            self.yaml, value, await self.call("yaml_set", file=file, path="value", value=value), self.yaml_value
         )
 
     async def yaml_value(self) -> str | None:
         file = str(self.root / f"worker-{self.which}.yaml")
-        said = await self.call("noyalib_get", reads=True, file=file, path="value")
+        said = await self.call("yaml_get", reads=True, file=file, path="value")
         return said.result["text"] if said.ok else None
 
     async def get_value(self) -> None:
@@ -190,7 +190,7 @@ class Worker:
             self.looks.compare("the value", self.yaml, found, self.record.wrong)
 
     async def file_text(self, name: str) -> str | None:
-        said = await self.call("read-file", reads=True, path=str(self.root / name))
+        said = await self.call("files_read", reads=True, path=str(self.root / name))
         return said.result["text"] if said.ok else None
 
     async def new_edition(self) -> None:
@@ -218,7 +218,7 @@ class Worker:
         except OSError:
             # The disk is full, or read-only.
             return
-        said = await self.call("delete-files", repeatable=False, paths=[str(path)])
+        said = await self.call("files_delete", repeatable=False, paths=[str(path)])
         # The answer reports items that were not done; the call itself has not failed.
         if not said.ok or said.result["failed"] == 0:
             value = self.deleted[name] = Value("there")
@@ -234,7 +234,7 @@ class Worker:
         if not self.task:
             value = f"v{self.number}"
             arguments = {"file": str(self.root / f"tasked-{self.which}.yaml"), "path": "value", "value": value}
-            said = await self.call("task_start", repeatable=False, operation="noyalib_set", arguments=arguments)
+            said = await self.call("tasks_start", repeatable=False, operation="yaml_set", arguments=arguments)
             if said.ok:
                 self.task, self.tasked.next = said.result["id"], value
                 self.tasked.uncertain(value)
@@ -242,7 +242,7 @@ class Worker:
                 # It may go on, and nobody knows its id.
                 self.tasked.any = True
             return
-        said = await self.call("task_wait", reads=True, id=self.task, timeout_s=20)
+        said = await self.call("tasks_wait", reads=True, id=self.task, timeout_s=20)
         if said.ok and said.result["state"] != "working":
             if said.result["state"] == "completed":
                 self.tasked.acknowledged(self.tasked.next)
@@ -282,7 +282,7 @@ class Worker:
 
     async def tag(self) -> None:
         tag, begun = f"tag-{self.which}-{self.number}", time.time()
-        said = await self.call("inject_tags", file_path=str(self.root / f"tagged-{self.which}.md"), tags=[tag])
+        said = await self.call("notes_tag", file_path=str(self.root / f"tagged-{self.which}.md"), tags=[tag])
         self.wrote("tag", tag, begun, said)
         if said.ok:
             self.tags.append(tag)
@@ -298,7 +298,7 @@ class Worker:
         value = f"v{self.number}"
         edits = [{"lines": "1", "new": value}]
         path = str(self.root / f"text-{self.which}.txt")
-        said = await self.call("edit-file", repeatable=False, path=path, edits=edits)
+        said = await self.call("files_edit", repeatable=False, path=path, edits=edits)
         await self.looks.written(self.text, value, said, self.first_line)
 
     async def first_line(self) -> str | None:
@@ -309,7 +309,7 @@ class Worker:
         value = f"v{self.number}"
         path = f"note-written-{self.which}.md"
         content = f"# Written\n\n{value}\n"
-        said = await self.call("write_note", path=path, content=content, overwrite=True)
+        said = await self.call("notes_write", path=path, content=content, overwrite=True)
         await self.looks.written(self.note, value, said, self.note_value)
 
     async def note_value(self) -> str | None:
@@ -338,7 +338,7 @@ class Worker:
 
     async def make_set(self) -> None:
         name, begun = f"set-{self.which}-{self.number}", time.time()
-        said = await self.call("resource-set-create", repeatable=False, name=name)
+        said = await self.call("sets_create", repeatable=False, name=name)
         self.wrote("set", name, begun, said)
         if said.ok:
             self.sets.append(name)
@@ -352,7 +352,7 @@ class Worker:
             self.misplaced()
             return
         said = await self.call(
-            "move-files", repeatable=False,
+            "files_move", repeatable=False,
             moves=[{"from": str(self._moved(int(at))), "to": str(self._moved(self.number))}],
         )  # fmt: skip
         # The answer reports items that were not done; the call itself has not failed.

@@ -16,7 +16,7 @@ EXAMPLES = 12
 AFTER_S = 2.0
 """How long after a window a failure is still attributed to it, since recovery must be complete by then."""
 
-SERVICES = {"mcp.echo": "echo", "noyalib_get": "yaml", "noyalib_set": "yaml", "graph_neighbors": "graph"}
+SERVICES = {"mcp.echo": "echo", "yaml_get": "yaml", "yaml_set": "yaml", "graph_neighbors": "graph"}
 """Services behind the operations whose frames are dropped on purpose."""
 
 

@@ -30,8 +30,8 @@ RECOVERS_S = 60.0
 WRITES: dict[str, tuple[str, dict[str, Any]]] = {
     "write of documents": ("documents_add", {"name": "probe", "content": "there is room"}),
     "write of transcripts": WORKLOADS["transcripts"].request(1),
-    "write of yaml": ("noyalib_set", {"file": "probe.yaml", "path": "value", "value": "there is room"}),
-    "write of knowledge": ("inject_tags", {"file_path": "probe.md", "tags": ["room"]}),
+    "write of yaml": ("yaml_set", {"file": "probe.yaml", "path": "value", "value": "there is room"}),
+    "write of knowledge": ("notes_tag", {"file_path": "probe.md", "tags": ["room"]}),
 }
 """The targets of a full disk: one repeatable write of each sort."""
 
@@ -103,7 +103,7 @@ def _probe(target: str) -> tuple[str, dict[str, Any]]:
         return "mounts_offered", {"mount": MOUNTED}
     if target == "yaml":
         # The workload's file is not part of this load.
-        return "noyalib_get", {"file": "probe.yaml", "path": "value"}
+        return "yaml_get", {"file": "probe.yaml", "path": "value"}
     return WORKLOADS[target].request(1)
 
 

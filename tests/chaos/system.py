@@ -50,6 +50,8 @@ class System:
     """Every process ever seen below a kernel, with its start time; one that remains at the end is an orphan."""
     process: subprocess.Popen[bytes] | None = None
     clock: Clock | None = None
+    linckia: tuple[str, ...] = ("-P", "-m", "kernel.cli")
+    """Arguments of Python that run `linckia`."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -58,7 +60,7 @@ class System:
         return {**os.environ, "LINCKIA_TOKEN": "off", **LINKS, **clock}
 
     def start(self) -> None:
-        command = [sys.executable, "-P", "-m", "kernel.cli", "serve", str(self.root), "--data", str(self.data)]
+        command = [sys.executable, *self.linckia, "serve", str(self.root), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--http", f"127.0.0.1:{self.port}"],
             cwd=REPOSITORY,
@@ -134,7 +136,7 @@ class System:
         def waiting() -> bool:
             try:
                 with Client(self.data) as client:
-                    found = client.call_named("knowledge_status", {}, timeout_s=10)
+                    found = client.call_named("notes_status", {}, timeout_s=10)
                     return bool(found["pending"] or found["scanning"])
             except (ControlError, OSError):
                 return True

@@ -16,8 +16,7 @@ from PIL import Image
 
 from proto.errors import LinckiaError, OperationError
 from proto.ops.approvals import ApprovalListParams, ApprovalWait
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.documents.reading import DocumentsGet
 from proto.ops.events import EventAdd, EventKind, EventsRead
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
 from proto.ops.media import MediaInspect
@@ -27,6 +26,8 @@ from proto.ops.watch import WatchStatus, WatchSubscribe
 from services.approvals.main import open_service as open_approvals
 from services.decode.main import open_service as open_decode
 from services.documents.main import open_service as open_documents
+from services.documents.operations.adding import DocumentsAdd
+from services.documents.operations.listing import DocumentsList
 from services.events.main import open_service as open_events
 from services.files.main import open_service as open_files
 from services.files.operations.sets import ResourceSetCreate, ResourceSetList

@@ -1,4 +1,4 @@
-"""Kills in the middle of `edit-file` and `write-file`: a process changes one file again and again, with the code that
+"""Kills in the middle of `files_edit` and `files_write`: a process changes one file again and again, with the code that
 these two use, and is killed at a random moment; the next process continues from the state left behind. At the end the
 service starts, and heals what all of them have left.
 

@@ -113,8 +113,8 @@ WAYS: dict[str, Callable[[object, dict[str, Any]], None]] = {
 }
 
 IMPOSTORS = (
-    "echo", "mcp_echo", "mcp.echo", "honest_echo", "honest_wait", "task_get", "task_list", "query", "execute", "names",
-    "kernel_status", "../mcp", "a/b", "a\u202eb", "a\x00b", ESCAPES, "", " ", "x" * 100_000,
+    "echo", "mcp_echo", "mcp.echo", "honest_echo", "honest_wait", "tasks_get", "tasks_list", "query", "execute",
+    "names", "kernel_status", "../mcp", "a/b", "a\u202eb", "a\x00b", ESCAPES, "", " ", "x" * 100_000,
 )  # fmt: skip
 """Names of tools of others, and names that no tool should have."""
 

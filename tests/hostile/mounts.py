@@ -124,10 +124,12 @@ class MountStorm:
         start = {"operation": operation, "arguments": arguments}
         self._keys.append(f"key-{chance.random()}")
         meta = {"io.linckia/idempotency-key": self._keys[-1]}
-        started = self._timed("task_start", lambda: client.rpc("tools/call", with_meta("task_start", start, meta)))
+        started = self._timed("tasks_start", lambda: client.rpc("tools/call", with_meta("tasks_start", start, meta)))
         task = started.json["result"]["structuredContent"]
         self._ids.append(task["id"])
-        waited = self._timed("task_wait", lambda: client.tool("task_wait", {"id": task["id"], "timeout_s": 30}), TASK_S)
+        waited = self._timed(
+            "tasks_wait", lambda: client.tool("tasks_wait", {"id": task["id"], "timeout_s": 30}), TASK_S
+        )
         if text not in waited.text or '"state":"completed"' not in waited.text.replace(" ", ""):
             self.wrong.append(f"the task of {operation} ended otherwise: {waited.text[:400]}")
 
@@ -149,10 +151,12 @@ class MountStorm:
         return [client.tool(tool, {"text": "x"}), *listed]
 
     def _tasks(self, client: HttpClient, chance: random.Random) -> Sequence[Answer]:
-        operation = chance.choice(("hang_act", "half_act", "daemons_act", "shapes_act", "mcp_echo", "task_start", "no"))
+        operation = chance.choice(
+            ("hang_act", "half_act", "daemons_act", "shapes_act", "mcp_echo", "tasks_start", "no")
+        )
         start = {"operation": operation, "arguments": {"message": "x" * chance.choice((1, 100_000))}}
         return [
-            *(client.tool("task_start", start) for _ in range(MAX_UNFINISHED // 2)),
+            *(client.tool("tasks_start", start) for _ in range(MAX_UNFINISHED // 2)),
             client.tool("schedule", {**start, "at": "1s"}),
             client.tool("schedule", {**start, "cron": "* * * * *"}),
         ]
@@ -160,19 +164,19 @@ class MountStorm:
     def _forge(self, client: HttpClient, chance: random.Random) -> Sequence[Answer]:
         forged = ("", "x" * 64, "x" * 10_000, "../1", "%", "' OR 1=1 --", "\x00", *self._keys[-1:])
         id_ = chance.choice((*forged, *self._ids[-20:]))
-        tools = ("task_get", "task_cancel", "schedule_cancel")
+        tools = ("tasks_get", "tasks_cancel", "timers_cancel")
         return [
             *(client.tool(tool, {"id": id_}) for tool in tools),
-            client.tool("task_wait", {"id": id_, "timeout_s": 0.1}),
-            client.tool("task_list", {"limit": 500}),
-            client.tool("schedule_list"),
+            client.tool("tasks_wait", {"id": id_, "timeout_s": 0.1}),
+            client.tool("tasks_list", {"limit": 500}),
+            client.tool("timers_list"),
         ]
 
     def _reuse_keys(self, client: HttpClient, chance: random.Random) -> Sequence[Answer]:
         key = chance.choice((*self._keys[-5:], "mine"))
         start = {"operation": "mcp_echo", "arguments": {"message": f"x{chance.randrange(3)}"}}
         meta = {"io.linckia/idempotency-key": key}
-        return [client.rpc("tools/call", with_meta("task_start", start, meta)) for _ in range(3)]
+        return [client.rpc("tools/call", with_meta("tasks_start", start, meta)) for _ in range(3)]
 
     def _native(self, client: HttpClient, chance: random.Random) -> Sequence[Answer]:
         id_ = chance.choice((*self._ids[-20:], "x"))
@@ -183,8 +187,8 @@ class MountStorm:
 
     def _check_counts(self, client: HttpClient) -> None:
         for tool, arguments, most, counted in (
-            ("task_list", {"state": "working", "limit": 500}, MAX_UNFINISHED, "tasks"),
-            ("schedule_list", {}, MAX_TIMERS, "timers"),
+            ("tasks_list", {"state": "working", "limit": 500}, MAX_UNFINISHED, "tasks"),
+            ("timers_list", {}, MAX_TIMERS, "timers"),
         ):
             answer = client.tool(tool, arguments)
             listed = answer.json["result"].get("structuredContent")

@@ -57,16 +57,16 @@ def failure(kernel: RunningKernel) -> dict[str, Any]:
 
 def plan(name: str, root: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     source = {"type": "filesystem.index", "config": {"path": str(root)}}
-    outcome = {"type": "tool", "tool": "noyalib_set", "arguments": arguments}
+    outcome = {"type": "tool", "tool": "yaml_set", "arguments": arguments}
     return {"name": name, "sources": [source], "outcomes": [outcome]}
 
 
 def run(kernel: RunningKernel, name: str) -> dict[str, Any]:
     """Return the execution, once it has ended."""
-    kernel.call("plan-execute", {"name": name})
+    kernel.call("plans_execute", {"name": name})
 
     def ended() -> dict[str, Any] | None:
-        latest: dict[str, Any] = kernel.call("plan-get", {"name": name})["executions"][0]
+        latest: dict[str, Any] = kernel.call("plans_get", {"name": name})["executions"][0]
         return None if latest["status"] == "running" else latest
 
     return wait_until(ended)
@@ -92,45 +92,45 @@ def test_a_compromised_service_cannot_forge_a_mandate(kernel: RunningKernel, sea
 
 
 def test_a_compromised_service_gets_no_mandate_without_a_client_s_call(kernel: RunningKernel) -> None:
-    arm(kernel, "kernel_mandate", {"calls": [{"operation": "list_memories", "arguments": {}}]})
+    arm(kernel, "kernel_mandate", {"calls": [{"operation": "memory_list", "arguments": {}}]})
     assert failure(kernel)["message"].startswith("only a client whose call is being served")
 
 
-@pytest.mark.parametrize("during", ["plan-list", "plan-create", "plan-update"])
+@pytest.mark.parametrize("during", ["plans_list", "plans_create", "plans_update"])
 @pytest.mark.parametrize(
     "other",
     [
-        {"operation": "list_memories", "arguments": {}},
-        {"operation": "noyalib_set", "arguments": SET | {"value": "other"}},
-        {"operation": "noyalib_set", "arguments": {}},
+        {"operation": "memory_list", "arguments": {}},
+        {"operation": "yaml_set", "arguments": SET | {"value": "other"}},
+        {"operation": "yaml_set", "arguments": {}},
         {"operation": "yaml_delete", "arguments": SET},
     ],
 )
 def test_a_compromised_service_gets_mandates_only_for_its_client_s_requests(
     kernel: RunningKernel, root: Path, during: str, other: dict[str, Any]
 ) -> None:
-    given = {} if during == "plan-list" else plan("wider", root, SET)
-    if during == "plan-update":
-        kernel.call("plan-create", given)
+    given = {} if during == "plans_list" else plan("wider", root, SET)
+    if during == "plans_update":
+        kernel.call("plans_create", given)
     arm(kernel, "kernel_mandate", {"calls": [other]}, during=during)
     kernel.call(during, given)
     refused = failure(kernel)
     assert (refused["kind"], "did not ask for that call" in refused["message"]) == ("forbidden", True)
-    if during != "plan-list":
-        kernel.call("plan-delete", {"name": "wider"})
+    if during != "plans_list":
+        kernel.call("plans_delete", {"name": "wider"})
 
 
 def test_a_mandate_allows_only_the_sealed_call_in_the_requester_s_name(kernel: RunningKernel, root: Path) -> None:
     """Replayed by the attacker, it does what the client requested; with a single changed bit it does nothing."""
     client = HttpClient(kernel, create(kernel, "asker", "--surface", "files", "--surface", "yaml"))
-    arm(kernel, "kernel_mandate", {"calls": [{"operation": "noyalib_set", "arguments": SET}]}, during="plan-create")
-    assert client.tool("plan-create", plan("kept", root, SET), surface="files").status == 200
+    arm(kernel, "kernel_mandate", {"calls": [{"operation": "yaml_set", "arguments": SET}]}, during="plans_create")
+    assert client.tool("plans_create", plan("kept", root, SET), surface="files").status == 200
     (sealed,) = kernel.call("kernel_implanted")
     entry = {"path": str(root / "a.yaml"), "name": "by a mandate"}
     arm(kernel, "kernel_call", {"entry": entry, "mandate": sealed})
     kernel.call("kernel_implanted")
     assert (root / "a.yaml").read_text() == "name: by a mandate\n"
-    (line,) = wait_until(lambda: recorded(kernel, operation="noyalib_set", source="plan kept"))
+    (line,) = wait_until(lambda: recorded(kernel, operation="yaml_set", source="plan kept"))
     assert (line.who, line.outcome) == ("asker", "ok")
     content = base64.b64decode(sealed)
     for at in range(0, len(content), 9):
@@ -143,19 +143,19 @@ def test_plan_has_the_rights_of_its_maker_through_deaths_and_until_the_token_is_
     kernel: RunningKernel, root: Path
 ) -> None:
     client = HttpClient(kernel, create(kernel, "maker", "--surface", "files", "--surface", "yaml"))
-    assert client.tool("plan-create", plan("lasting", root, SET), surface="files").status == 200
+    assert client.tool("plans_create", plan("lasting", root, SET), surface="files").status == 200
     kernel.kill("files")
     kernel.wait_ready("files")
     assert run(kernel, "lasting")["outcomes_applied"] == 2
     lines = wait_until(lambda: recorded(kernel, source="plan lasting", who="maker"))
-    assert {line.operation for line in lines} == {"noyalib_set"}
+    assert {line.operation for line in lines} == {"yaml_set"}
     # Changing other parts of the plan does not lend it the rights of the one who changes it.
-    kernel.call("plan-update", {"name": "lasting", "description": "by the operator"})
+    kernel.call("plans_update", {"name": "lasting", "description": "by the operator"})
     token_command(kernel, "revoke", "maker")
     ended = run(kernel, "lasting")
     assert (ended["outcomes_applied"], ended["outcomes_failed"]) == (0, 2)
     assert "the token maker, whose client made plan lasting, is not valid now" in ended["error"]
-    kernel.call("plan-update", {"name": "lasting", "outcomes": plan("lasting", root, SET)["outcomes"]})
+    kernel.call("plans_update", {"name": "lasting", "outcomes": plan("lasting", root, SET)["outcomes"]})
     assert run(kernel, "lasting")["outcomes_applied"] == 2
     assert wait_until(lambda: recorded(kernel, source="plan lasting", who="operator"))
-    assert "mandates" not in kernel.call("plan-get", {"name": "lasting"})
+    assert "mandates" not in kernel.call("plans_get", {"name": "lasting"})

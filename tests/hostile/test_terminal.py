@@ -113,6 +113,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
         added = command(data, "add", str(root))
         assert added.returncode == 0, added.stderr
         started.call("knowledge_ingest", {"vectors": False}, timeout_s=60)
+        edited = {"path": str(root / f"{HOSTILE}{FORGED}.txt"), "edits": [{"old": "needle", "new": "a needle"}]}
+        started.call("files_edit", edited)
         log = data / "logs" / "echo.log"
         log.write_text(
             f"a line {HOSTILE}\n"
@@ -144,6 +146,7 @@ def on_terminal(data: Path, *words: str) -> str:
     [
         ["ls"], ["ls", "--paths"], ["grep", "needle"], ["grep", "--files-with-matches", "needle"], ["status"],
         ["logs", "echo"], ["logs", f"{HOSTILE}{FORGED}"], ["cat", "*"], ["du", "ROOT"],
+        ["changes"], ["changes", "--show", "CHANGE"], ["undo", "--last", "--dry-run"],
         ["search", "needle"], ["search", "--json", "needle"], ["ls", "--json"],
         ["status", "--json"],
     ],
@@ -152,9 +155,11 @@ def on_terminal(data: Path, *words: str) -> str:
 def test_commands_leave_the_terminal_alone(kernel: RunningKernel, words: Sequence[str]) -> None:
     root = kernel.status()["roots"][0]
     name = next(Path(root).iterdir())
-    shown = on_terminal(kernel.data_dir, *({"ROOT": root, "*": str(name)}.get(word, word) for word in words))
+    change = kernel.call("changes_list", {})["changes"][0]["id"]
+    meant = {"ROOT": root, "*": str(name), "CHANGE": change}
+    shown = on_terminal(kernel.data_dir, *(meant.get(word, word) for word in words))
     # Bars and tables move the cursor and have colours; names do not.
     assert not any(each in shown for each in ("\x1b]0", "\x1b[2J", *"\x07\x9b\x7f\u202e\u2066\u2028")), repr(shown)
     assert not any(line.startswith("linckia: all is well") for line in shown.splitlines()), repr(shown)
-    if words[0] in ("grep", "logs", "cat", "du") or words[:2] == ["ls", "--paths"]:
+    if words[0] in ("grep", "logs", "cat", "du", "changes", "undo") or words[:2] == ["ls", "--paths"]:
         assert ESCAPED in shown, repr(shown)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import trio
 
+from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
 from services.retrieve.collection import Collection
 from services.retrieve.engine import Engine, LocalEngine
 from services.retrieve.index.segment import VectorLimits
@@ -108,3 +109,21 @@ async def indexed(collection: Collection) -> None:
     with trio.fail_after(60):
         while (await collection.status()).index in ("none", "flat"):  # noqa: ASYNC110  # nobody is told
             await trio.sleep(0.05)
+
+
+def asked(query: str, method: str = "weighted", *filters: Filter, limit: int = 10) -> RetrieveSearch:
+    return RetrieveSearch(
+        collection="notes", query=query, limit=limit, filters=list(filters), fusion=Fusion(method=method)
+    )
+
+
+async def words(collection: Collection, query: str, *filters: Filter) -> list[str]:
+    found = (await collection.find_words(query, 100, filters)).hits
+    items = await collection.items([item for item, _ in found])
+    return [items[item].group for item, _ in found]
+
+
+async def ids(collection: Collection) -> dict[str, int]:
+    """Item ids by text."""
+    found = (await collection.find_words("piece", 1000, ())).hits
+    return {each.text: item for item, each in (await collection.items([item for item, _ in found])).items()}

@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
-from proto.ops.retrieve import RetrieveMigrate
 from services.retrieve.main import open_service
 from services.retrieve.operations import (
     CollectionCount,
@@ -19,6 +18,7 @@ from services.retrieve.operations import (
     CollectionListParams,
     CollectionUpsert,
     Document,
+    RetrieveMigrate,
 )
 from tests.in_process import Bench, services_in_process
 from tests.postgres import PostgresServer

@@ -53,7 +53,7 @@ async def answer(client: Client, tool: str, /, **arguments: Any) -> Any:
 
 
 async def step(client: Client, op: str, /, **params: Any) -> Any:
-    return await answer(client, "query", steps=[{"op": op, "params": params}])
+    return await answer(client, "ops_query", steps=[{"op": op, "params": params}])
 
 
 def test_hits_of_a_search_of_everything_can_be_read_by_their_references(kernel: RunningKernel, root: Path) -> None:
@@ -63,10 +63,10 @@ def test_hits_of_a_search_of_everything_can_be_read_by_their_references(kernel: 
     async def main() -> None:
         async with Client(over_stdio(kernel)) as client:
             add = [{"op": "add", "params": {"path": str(root / "stored.txt")}}]
-            assert (await answer(client, "execute", operations=add))["failed"] == 0
+            assert (await answer(client, "ops_execute", operations=add))["failed"] == 0
             with anyio.fail_after(30):
                 while True:
-                    found = await answer(client, "search_everything", query="quetzal")
+                    found = await answer(client, "everything_search", query="quetzal")
                     hits = {hit["corpus"]: hit for hit in found["results"]}
                     if {"documents", "notes"} <= set(hits):
                         break
@@ -76,7 +76,7 @@ def test_hits_of_a_search_of_everything_can_be_read_by_their_references(kernel: 
             assert (document["id"], document["lines"]) == (hit["hash"], "1-3")
             read = await step(client, "get", hash=document["id"], include_content=True)
             assert "nests in June" in read["content"]
-            read = await answer(client, "read_node_content", id=note["id"], lines=note["lines"])
+            read = await answer(client, "notes_read", id=note["id"], lines=note["lines"])
             assert "eats avocados" in json.dumps(read)
             assert note["metadata"]["path"] == "written.md"
 
@@ -87,15 +87,15 @@ def test_few_tools_are_listed_and_all_can_be_called(kernel: RunningKernel, root:
     async def main() -> None:
         async with Client(over_stdio(kernel)) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
-            assert {"search_everything", "write_note", "execute"} <= tools
+            assert {"everything_search", "notes_write", "ops_execute"} <= tools
             assert len(tools) <= 16
-            assert "find-duplicates" not in tools
+            assert "files_duplicates" not in tools
             # Found by words, called by name or as a step, under the common name of a parameter.
-            found = await step(client, "describe", words="which files are duplicates of one another")
-            assert "find-duplicates" in [each["op"] for each in found["ops"][:3]]
-            await answer(client, "index", path=str(root), **{"async": False})
-            assert (await answer(client, "find-duplicates", path=str(root)))["groups"] == []
-            assert "groups" in await step(client, "find-duplicates", path=str(root))
+            found = await step(client, "ops_describe", words="which files are duplicates of one another")
+            assert "files_duplicates" in [each["op"] for each in found["ops"][:3]]
+            await answer(client, "files_index", path=str(root), **{"async": False})
+            assert (await answer(client, "files_duplicates", path=str(root)))["groups"] == []
+            assert "groups" in await step(client, "files_duplicates", path=str(root))
 
     anyio.run(main)
 
@@ -105,17 +105,17 @@ def test_a_long_note_is_read_to_its_end_through_query_in_bounded_answers(kernel:
         async with Client(over_stdio(kernel)) as client:
             read, lines = "", ""
             while True:
-                part = await step(client, "read_node_content", id="long-note", **({"lines": lines} if lines else {}))
+                part = await step(client, "notes_read", id="long-note", **({"lines": lines} if lines else {}))
                 assert len(json.dumps(part, ensure_ascii=False)) < 10_000
                 read += part["text"]
                 if "more" not in part:
                     break
                 lines = part["more"]["go_on"]["lines"]
             assert read == (root / "long-note.md").read_text()
-            section = await answer(client, "read_node_content", id="long-note", section="Last part")
+            section = await answer(client, "notes_read", id="long-note", section="Last part")
             assert section["text"] == "## Last part\nthe end of it\n"
             wide = await answer(
-                client, "query", steps=[{"op": "read_node_content", "params": {"id": "long-note"}}], max_tokens=100_000
+                client, "ops_query", steps=[{"op": "notes_read", "params": {"id": "long-note"}}], max_tokens=100_000
             )
             assert wide["text"] == read
 
@@ -125,25 +125,26 @@ def test_a_long_note_is_read_to_its_end_through_query_in_bounded_answers(kernel:
 def test_answers_fit_the_schemas_that_are_listed_for_them(kernel: RunningKernel, root: Path) -> None:
     """As clients check them, which refuse what does not fit."""
     calls: list[tuple[str, dict[str, Any]]] = [
-        ("index", {"root": str(root), "async": False, "force": True}),
-        ("navigate", {"path": str(root)}), ("inspect", {"path": str(root / "a.yaml")}), ("list-jobs", {}),
-        ("resource-set-create", {"name": "some"}),
-        ("resource-set-modify", {"name": "some", "operation": "add", "paths": [str(root / "a.yaml")]}),
-        ("resource-search", {"name": "some"}), ("resource-set-list", {}),
-        ("resource-sum", {"name": "some", "metric": "size"}),
-        ("plan-create", {"name": "tidy", "sources": [{"type": "filesystem.index", "config": {"path": str(root)}}],
+        ("files_index", {"root": str(root), "async": False, "force": True}),
+        ("files_browse", {"path": str(root)}), ("files_inspect", {"path": str(root / "a.yaml")}), ("jobs_list", {}),
+        ("sets_create", {"name": "some"}),
+        ("sets_modify", {"name": "some", "operation": "add", "paths": [str(root / "a.yaml")]}),
+        ("sets_search", {"name": "some"}), ("sets_list", {}),
+        ("sets_sum", {"name": "some", "metric": "size"}),
+        ("plans_create", {"name": "tidy", "sources": [{"type": "filesystem.index", "config": {"path": str(root)}}],
                          "conditions": {"type": "all", "conditions": [{"type": "size", "minSize": 1}]},
                          "outcomes": [{"type": "selection_set", "selectionSetName": "some"}]}),
-        ("plan-list", {}), ("plan-get", {"name": "tidy"}), ("plan-update", {"name": "tidy", "status": "paused"}),
-        ("query-create", {"name": "big", "query": {"min_size": 1}}), ("query-list", {}),
-        ("query-execute", {"name": "big"}),
-        ("source-create", {"name": "s", "type": "manual", "path": str(root)}), ("source-list", {}), ("list-trash", {}),
-        ("delete-files", {"paths": [str(root / "never")]}), ("session-info", {}), ("disk-free", {}),
-        ("space-summary", {"path": str(root)}), ("top-directories", {"path": str(root)}), ("kernel_status", {}),
-        ("search_documents", {"query": "long note"}), ("read_node_content", {"id": "other"}),
-        ("read_node_content", {"id": "long-note"}), ("explore_links", {"id": "other"}), ("graph_stats", {}),
-        ("scratchpad_list", {}), ("list_directory_structure", {}), ("search", {"query": "anything"}),
-        ("search_everything", {"query": "note"}), ("noyalib_get", {"file": str(root / "a.yaml"), "path": "server"}),
+        ("plans_list", {}), ("plans_get", {"name": "tidy"}), ("plans_update", {"name": "tidy", "status": "paused"}),
+        ("queries_create", {"name": "big", "query": {"min_size": 1}}), ("queries_list", {}),
+        ("queries_execute", {"name": "big"}),
+        ("sources_create", {"name": "s", "type": "manual", "path": str(root)}), ("sources_list", {}),
+        ("trash_list", {}),
+        ("files_delete", {"paths": [str(root / "never")]}), ("preferences_get", {}), ("disk_free", {}),
+        ("disk_summary", {"path": str(root)}), ("disk_top_folders", {"path": str(root)}), ("kernel_status", {}),
+        ("notes_search", {"query": "long note"}), ("notes_read", {"id": "other"}),
+        ("notes_read", {"id": "long-note"}), ("notes_links", {"id": "other"}), ("graph_stats", {}),
+        ("scratchpad_list", {}), ("notes_tree", {}), ("chats_search", {"query": "anything"}),
+        ("everything_search", {"query": "note"}), ("yaml_get", {"file": str(root / "a.yaml"), "path": "server"}),
         ("yaml_validate", {"file": str(root / "a.yaml"), "schema": {"type": "object"}}), ("mcp_echo", {"message": "x"}),
     ]  # fmt: skip
 
@@ -164,11 +165,11 @@ def test_answers_fit_the_schemas_that_are_listed_for_them(kernel: RunningKernel,
 def test_names_of_sets_plans_notes_and_documents_are_completed(kernel: RunningKernel) -> None:
     async def main() -> None:
         async with Client(over_stdio(kernel)) as client:
-            await answer(client, "resource-set-create", name="holiday photos")
+            await answer(client, "sets_create", name="holiday photos")
             plan = {"type": "query", "config": {"query": {"kind": "file"}}}
-            await answer(client, "plan-create", name="holiday plan", sources=[plan])
+            await answer(client, "plans_create", name="holiday plan", sources=[plan])
             add = {"op": "add", "params": {"content": "text", "name": "holiday diary.txt"}}
-            await answer(client, "execute", operations=[add])
+            await answer(client, "ops_execute", operations=[add])
             for ref, argument, typed, expected in (
                 (ResourceTemplateReference(uri="synthesis://resource-sets/{name}"), "name", "PHOTO", "holiday photos"),
                 (ResourceTemplateReference(uri="synthesis://plans/{name}"), "name", "hol", "holiday plan"),
@@ -188,12 +189,12 @@ def test_names_of_sets_plans_notes_and_documents_are_completed(kernel: RunningKe
 def test_errors_for_missing_names_suggest_similar_ones(kernel: RunningKernel, root: Path) -> None:
     async def main() -> None:
         async with Client(over_stdio(kernel)) as client:
-            await answer(client, "resource-set-create", name="winter pictures")
+            await answer(client, "sets_create", name="winter pictures")
             for name, arguments, said in (
-                ("read_node_content", {"id": "long-not"}, "Node not found. Did you mean long-note?"),
-                ("resource-set-get", {"name": "winter picture"}, "did you mean winter pictures?"),
-                ("navigate", {"path": "/etc"}, "outside the roots"),
-                ("navigate", {"path": 5}, "expected `string`, got `integer`"),
+                ("notes_read", {"id": "long-not"}, "Node not found. Did you mean long-note?"),
+                ("sets_get", {"name": "winter picture"}, "did you mean winter pictures?"),
+                ("files_browse", {"path": "/etc"}, "outside the roots"),
+                ("files_browse", {"path": 5}, "expected `string`, got `integer`"),
             ):
                 result = await client.call_tool(name, arguments)
                 assert result.is_error

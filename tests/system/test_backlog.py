@@ -30,11 +30,11 @@ SERVICES = ("embed", "graph", "knowledge", "llm", "rerank", "retrieve", "watch")
 
 
 def await_counts(kernel: RunningKernel, **wanted: int) -> None:
-    """Until `knowledge_status` says so."""
+    """Until `notes_status` says so."""
     wait_until(
-        lambda: {name: kernel.call("knowledge_status")[name] for name in wanted} == wanted,
+        lambda: {name: kernel.call("notes_status")[name] for name in wanted} == wanted,
         120,
-        said=lambda: kernel.call("knowledge_status"),
+        said=lambda: kernel.call("notes_status"),
     )
 
 
@@ -53,12 +53,12 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 
 
 def search(kernel: RunningKernel, word: str) -> dict[str, Any]:
-    found: dict[str, Any] = kernel.call("search_documents", {"query": word, "limit": 3}, timeout_s=60)
+    found: dict[str, Any] = kernel.call("notes_search", {"query": word, "limit": 3}, timeout_s=60)
     return found
 
 
 def test_the_backlog_is_reported_everywhere_and_searched_items_are_embedded_first(kernel: RunningKernel) -> None:
-    assert kernel.call("knowledge_status")["vectors_backlog"] == {
+    assert kernel.call("notes_status")["vectors_backlog"] == {
         "done": 0, "total": NOTES, "per_s": None, "left_s": None
     }  # fmt: skip
     # The backlog is reported with the next pong.
@@ -80,7 +80,7 @@ def test_the_backlog_is_reported_everywhere_and_searched_items_are_embedded_firs
 
 def test_a_search_waits_a_moment_for_an_embedder_that_has_not_answered_it_yet(kernel: RunningKernel) -> None:
     await_counts(kernel, vectors_waiting=0)
-    assert kernel.call("knowledge_status")["vectors_backlog"] is None
+    assert kernel.call("notes_status")["vectors_backlog"] is None
     kernel.wait_ready("embed", "rerank")
     took_s: list[float] = []
     # A service that has just started has had no answer.

@@ -163,14 +163,14 @@ def test_documents_added_between_start_and_stop_carry_the_label_through_deaths(
 def test_one_pipeline_reaches_every_corpus(kernel: RunningKernel) -> None:
     async def talk(client: Client) -> None:
         listed = read(await client.call_tool("query", {"steps": [{"op": "describe"}]}))
-        assert {"search", "search_documents", "graph_neighbors", "noyalib_get", "kernel_status"} <= set(
+        assert {"documents_search", "notes_search", "graph_neighbors", "yaml_get", "kernel_status"} <= set(
             listed["query_ops"]
         )
-        assert {"add", "download", "noyalib_set"} <= set(listed["execute_ops"])
+        assert {"documents_add", "documents_download", "yaml_set"} <= set(listed["execute_ops"])
         steps = [
             {"op": "graph_neighbors", "params": {"id": "note-3", "direction": "out"}},
-            {"op": "read_node_content", "params": {"id": "$prev.nodes[0].id"}},
-            {"op": "noyalib_get", "params": {"file": "settings.yaml", "path": "server.host"}},
+            {"op": "notes_read", "params": {"id": "$prev.nodes[0].id"}},
+            {"op": "yaml_get", "params": {"file": "settings.yaml", "path": "server.host"}},
             {"op": "mcp.echo", "params": {"message": "$prev.text"}},
         ]
         found = read(await client.call_tool("query", {"steps": steps}))

@@ -58,7 +58,7 @@ def writes(kernel: RunningKernel, root: Path, number: int) -> None:
     """Create one file beside Linckia, and one through it."""
     (root / f"{number}.txt").write_text("x")
     with contextlib.suppress(ControlError):
-        kernel.call("write-file", {"path": str(root / f"{number}.md"), "content": "x"})
+        kernel.call("files_write", {"path": str(root / f"{number}.md"), "content": "x"})
 
 
 def check(events: list[dict[str, Any]], written: range) -> None:
@@ -114,7 +114,7 @@ def lives_until_recovered(kernel: RunningKernel, start: int, service: str, death
 
 
 def changes_of(events: list[dict[str, Any]]) -> list[str]:
-    return [each["subject"] for each in events if each["what"] == "write-file"]
+    return [each["subject"] for each in events if each["what"] == "files_write"]
 
 
 def test_cursor_outlives_kernels_and_a_reader_that_was_away_gets_everything(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_token_with_roots_follows_only_these_and_one_that_reads_follows_all(plac
     start = kernel.call("events_read")["next"]
     (root / "theirs.txt").write_text("x")
     (root / "mine" / "mine.txt").write_text("x")
-    kernel.call("write-file", {"path": str(root / "last.md"), "content": "x"})
+    kernel.call("files_write", {"path": str(root / "last.md"), "content": "x"})
     wait_until(lambda: {"theirs.txt", "mine.txt", "last.md"} <= set(names(read_all(kernel, start))))
     wait_until(lambda: changes_of(read_all(kernel, start)))
 

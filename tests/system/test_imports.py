@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
-from tests.system.cli.clients import linckia
+from tests.system.cli.clients import LINCKIA, environment, linckia
 from tests.system.running import running
+from tests.unit.transcripts.agents.written import AGENTS, TALK
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "reports" / "transcripts"
 
@@ -33,7 +39,7 @@ def test_session_files_are_listed_by_session_with_their_tokens_and_damage_is_nam
             # The second run finds nothing that it has not read.
             assert ("torn-line.jsonl: " in done.stderr, done.stdout.startswith("0 messages")) == (
                 is_first, not is_first), done  # fmt: skip
-            listed = kernel.call("transcript_list", {"limit": 200})
+            listed = kernel.call("chats_list", {"limit": 200})
             assert listed["total"] == len(list(CASES.rglob("*.jsonl")))
             found = {(one["agent"], one["title"]): one for one in listed["conversations"]}
             for name, tokens in EXPECTED.items():
@@ -68,7 +74,7 @@ def test_a_file_that_is_not_understood_is_named_with_what_was_expected(tmp_path:
                 done = linckia(kernel.data_dir, "import-transcripts", str(folder / name))
                 assert done.returncode == 1, (name, done)
                 assert f"{folder / name}: " in done.stderr, name
-                assert "Claude Code, Codex CLI or Gemini CLI" in done.stderr, name
+                assert "expected sessions of an agent (docs/transcripts.md lists them)" in done.stderr, name
             done = linckia(kernel.data_dir, "import-transcripts", str(folder / "export.zip"))
             assert "must be unpacked first" in done.stderr
             done = linckia(kernel.data_dir, "import-transcripts", str(good))
@@ -97,8 +103,81 @@ def test_a_session_with_a_huge_line_is_whole_and_the_line_is_named(tmp_path: Pat
         assert done.returncode == 0, done.stderr
         place = len(lines[0]) + len(lines[1])
         assert f"{path}: the record at byte {place} has {len(lines[2])} bytes" in done.stderr
-        (one,) = kernel.call("transcript_list")["conversations"]
+        (one,) = kernel.call("chats_list")["conversations"]
         assert (one["turns"], one["title"]) == (27, "Show the log")
         found = kernel.call("transcript_histories")["histories"][0]["messages"]
         assert found[2]["content"][0]["tool_output"].startswith("begin xxx")
         assert found[-1]["content"][0]["text"] == "That is all."
+
+
+def test_an_import_without_a_path_shows_what_is_at_the_usual_places_and_imports_it_with_consent(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    written = {
+        name: AGENTS[name].write for name in ("qwen", "copilot", "goose", "cursor", "opencode, database", "cline")
+    }
+    written["qwen"](home / ".qwen", TALK[:2])
+    written["copilot"](tmp_path / "elsewhere", TALK[:2])
+    written["goose"](home / ".local" / "share", TALK[:2])
+    written["opencode, database"](home / ".local" / "share", TALK[:2])
+    written["cursor"](home / ".config" / "Cursor" / "User", TALK[:2])
+    written["cline"](home / ".config" / "Code" / "User", TALK[:2])
+    places = {"HOME": str(home), "COPILOT_HOME": str(tmp_path / "elsewhere"), "CLAUDE_CONFIG_DIR": str(tmp_path)}
+    places |= {"XDG_DATA_HOME": "", "XDG_CONFIG_HOME": "", "CODEX_HOME": str(tmp_path / "none")}
+    names = {"Qwen Code", "Copilot CLI", "Goose", "Cursor", "OpenCode", "Cline"}
+    with running(tmp_path / "data", services=["transcripts"]) as kernel:
+        shown = linckia(kernel.data_dir, "import-transcripts", **places)
+        assert shown.returncode == 1
+        assert "add --yes to import all of these, or give a path" in shown.stderr
+        rows = [re.split(r"\s{2,}", line.strip()) for line in shown.stdout.splitlines()]
+        assert rows[0] == ["AGENT", "SESSIONS", "SIZE", "PLACE"]
+        assert {row[0]: row[1] for row in rows[1:]} == dict.fromkeys(names, "1")
+        assert [row[3] for row in rows if row[0] == "Copilot CLI"] == [str(tmp_path / "elsewhere" / "session-state")]
+        assert kernel.call("chats_list", {})["total"] == 0
+        done = linckia(kernel.data_dir, "import-transcripts", "--yes", **places)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        listed = kernel.call("chats_list", {"limit": 50})["conversations"]
+        agents = {"qwen-code", "copilot-cli", "goose", "cursor", "opencode", "cline"}
+        assert {one["agent"]: one["turns"] for one in listed} == dict.fromkeys(agents, 6)
+        again = linckia(kernel.data_dir, "import-transcripts", "--yes", **places)
+        assert (again.returncode, again.stderr) == (0, ""), again
+        assert again.stdout.startswith("0 messages in 6 files, 0 new")
+        nothing = linckia(
+            kernel.data_dir, "import-transcripts", **{**places, "HOME": "/nowhere", "COPILOT_HOME": "/no"}
+        )
+        assert (nothing.returncode, nothing.stdout) == (1, "")
+        assert "no conversations at the usual places of Claude Code, Codex CLI," in nothing.stderr
+
+
+@pytest.mark.parametrize(("answer", "turns"), [("y", 6), ("n", 0)])
+def test_an_import_without_a_path_asks_on_a_terminal(tmp_path: Path, answer: str, turns: int) -> None:
+    AGENTS["qwen"].write(tmp_path / ".qwen", TALK[:2])
+    with running(tmp_path / "data", services=["transcripts"]) as kernel:
+        ours, theirs = pty.openpty()
+        variables = environment(kernel.data_dir, HOME=str(tmp_path), XDG_DATA_HOME="", XDG_CONFIG_HOME="")
+        with subprocess.Popen(
+            [*LINCKIA, "import-transcripts"], env=variables, stdin=theirs, stdout=subprocess.PIPE, text=True
+        ) as asked:
+            os.close(theirs)
+            os.write(ours, f"{answer}\n".encode())
+            said, _ = asked.communicate(timeout=60)
+        os.close(ours)
+        assert "Import these conversations? [y/N]" in said
+        assert asked.returncode == (0 if turns else 1)
+        assert sum(one["turns"] for one in kernel.call("chats_list", {})["conversations"]) == turns
+
+
+def test_a_database_of_another_program_and_a_half_written_session_are_named(tmp_path: Path) -> None:
+    other, half = tmp_path / "places.db", AGENTS["amp"].write(tmp_path, TALK[:2])
+    apsw.Connection(str(other)).execute("CREATE TABLE places(a)")
+    whole = half.read_text()
+    half.write_text(whole[:-50])
+    with running(tmp_path / "data", services=["transcripts"]) as kernel:
+        done = linckia(kernel.data_dir, "import-transcripts", str(other))
+        assert done.returncode == 1
+        assert f"{other}: is a SQLite database of no known agent; expected sessions of an agent" in done.stderr
+        done = linckia(kernel.data_dir, "import-transcripts", str(half))
+        assert (done.returncode, "the file is incomplete and is left for the next import" in done.stderr) == (0, True)
+        half.write_text(whole)
+        done = linckia(kernel.data_dir, "import-transcripts", str(half))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("6 messages in 1 file, 6 new")

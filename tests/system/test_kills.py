@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.configure.data_format import program
+from kernel.cli.care.data_format import program
 from proto.control.client import CallFailed
 from proto.manifest import Keep
 from tests.chaos.comparison import turns_of
@@ -145,9 +145,7 @@ async def test_acknowledged_writes_are_on_disk_whatever_is_killed(kernel: Runnin
     async with trio.open_nursery() as nursery, connection(kernel.data_dir) as line:
         nursery.start_soon(killer)
         while not done.is_set():
-            answer = await line.call(
-                "noyalib_set", {"file": "counter.yaml", "path": "n", "value": str(acknowledged + 1)}
-            )
+            answer = await line.call("yaml_set", {"file": "counter.yaml", "path": "n", "value": str(acknowledged + 1)})
             assert answer.failure is None
             acknowledged += 1
             assert file.read_text() == f"# counts\nn: {acknowledged}  # so far\n"

@@ -158,3 +158,28 @@ def test_hangs(tmp_path):
         assert "1 failed, 1 passed" in done.stdout, done.stdout
     # The guard ends after the process that it guards.
     wait_until(lambda: not guard.started(os.environ[guard.RUN], since_s))
+
+
+def test_a_process_in_which_every_test_hangs_is_replaced(tmp_path: Path) -> None:
+    test = """
+import os
+
+@pytest.mark.parametrize("number", range(5))
+def test_hangs(number):
+    if os.environ["PYTEST_XDIST_WORKER"] == "gw0":
+        threading.Event().wait()
+"""
+    done = run(tmp_path, test, "-n", "1")
+    assert "3 failed, 3 passed" in done.stdout, done.stdout
+
+
+def test_a_test_that_limits_its_process_fails(tmp_path: Path) -> None:
+    test = """
+import resource
+
+def test_limits():
+    resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+"""
+    done = run(tmp_path, test)
+    assert "2 passed, 1 error" in done.stdout, done.stdout
+    assert "the test has left other limits to this process: {'RLIMIT_DATA'" in done.stdout

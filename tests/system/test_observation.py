@@ -72,19 +72,19 @@ def test_the_live_figures_arrive_as_events_with_rates(kernel: RunningKernel, ope
 
 def test_a_call_leaves_a_record_with_its_trace(operator: Operator, kernel: RunningKernel) -> None:
     file = Path(kernel.status()["roots"][0]) / "a.yaml"
-    answer = operator.client("noyalib_get", {"file": str(file), "path": "port"})
+    answer = operator.client("yaml_get", {"file": str(file), "path": "port"})
     assert answer.status == 200
     calls = operator("kernel_calls", trace=answer.headers["linckia-trace"])["calls"]
     assert [(each["operation"], each["process"], each["outcome"], each["who"]) for each in calls] == [
-        ("noyalib_get", "yaml", "ok", "http")
+        ("yaml_get", "yaml", "ok", "http")
     ]
     assert str(file) in calls[0]["target"]
     assert calls[0]["duration_ms"] >= calls[0]["queued_ms"] >= 0
-    wrong = operator.client("noyalib_get", {"file": str(file), "path": "nothing"})
+    wrong = operator.client("yaml_get", {"file": str(file), "path": "nothing"})
     assert wrong.status == 400
     failed = operator("kernel_calls", kind="failed")["calls"]
     assert failed[0]["trace"] == wrong.headers["linckia-trace"]
-    assert operator.client("noyalib_get", {"file": 1}).json["error"].startswith("parameter `file`")
+    assert operator.client("yaml_get", {"file": 1}).json["error"].startswith("parameter `file`")
     assert operator.client("noyalib_gett", {}).status == 404
     # A client may not call operations for services or for the operator.
     for name in ("kernel_stop", "kernel_page_call", "kernel_token_create"):
@@ -106,7 +106,7 @@ def test_a_death_is_on_the_timeline_with_its_cause_and_recovery(kernel: RunningK
 def test_services_are_controlled_and_described(kernel: RunningKernel, operator: Operator) -> None:
     assert "ready, generation" in operator("kernel_restart", service="echo")["message"]
     details = operator("kernel_service", service="yaml")
-    assert "noyalib_set" in details["operations"]
+    assert "yaml_set" in details["operations"]
     assert (details["walls"]["roots"], details["walls"]["network"]) == ("write", False)
     assert details["supervision"]["restart"] == "permanent"
     assert operator.answer("kernel_service", service="nothing").status == 400
@@ -114,7 +114,7 @@ def test_services_are_controlled_and_described(kernel: RunningKernel, operator: 
 
 
 def test_only_the_kernels_operations_are_called_as_the_operator(operator: Operator) -> None:
-    for name in ("noyalib_get", "mcp_echo", "kernel_page_call", "kernel_call"):
+    for name in ("yaml_get", "mcp_echo", "kernel_page_call", "kernel_call"):
         assert operator.answer(name).status == 403
     assert operator.answer("no_such").status == 404
 
@@ -127,8 +127,8 @@ def test_tokens_are_valid_once_created_and_invalid_once_revoked(kernel: RunningK
     change = {"file": str(file), "path": "port", "value": "2"}
     assert client.request("POST", "/call/noyalib_set", change).status == 403
     named = {each["name"] for each in client.request("GET", "/operations").json["operations"]}
-    assert "noyalib_get" in named
-    assert "noyalib_set" not in named
+    assert "yaml_get" in named
+    assert "yaml_set" not in named
     assert operator.answer("kernel_token_create", name="page-made").status == 400
     assert "no surface" in operator.answer("kernel_token_create", name="other", surfaces=["nothing"]).json["error"]
     assert [each["name"] for each in operator("kernel_token_list")["tokens"]] == ["page-made"]

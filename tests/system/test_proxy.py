@@ -254,7 +254,7 @@ def test_streams_without_an_end_are_kept_as_far_as_they_came(tmp_path: Path) -> 
         said += [asked[-1], {"role": "assistant", "content": got}]
         assert ask(client, said, "and on", stream=True) == "I have read 5 messages."
         wait_until(lambda: turns(kernel) == 6)
-        assert kernel.call("transcript_list")["total"] == 1
+        assert kernel.call("chats_list")["total"] == 1
 
 
 def test_unrecorded_turns_are_recorded_by_the_next_proxy(tmp_path: Path) -> None:

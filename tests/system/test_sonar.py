@@ -32,7 +32,7 @@ async def test_a_search_is_refined_by_the_model_that_the_settings_name(tmp_path:
         def search() -> dict[str, Any]:
             services = ("knowledge", "retrieve", "llm")
             with running(tmp_path / "data", [root], environment=environment, services=services) as kernel:
-                answer: dict[str, Any] = kernel.call("search_documents", {"query": "zebra"})
+                answer: dict[str, Any] = kernel.call("notes_search", {"query": "zebra"})
                 return answer
 
         answer = await trio.to_thread.run_sync(search)

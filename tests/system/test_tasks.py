@@ -40,7 +40,7 @@ def kernel_of(data: Path, root: Path) -> Any:
 
 
 def waited(kernel: RunningKernel, id_: str) -> dict[str, Any]:
-    found: dict[str, Any] = kernel.call("task_wait", {"id": id_, "timeout_s": 100}, timeout_s=110)
+    found: dict[str, Any] = kernel.call("tasks_wait", {"id": id_, "timeout_s": 100}, timeout_s=110)
     return found
 
 
@@ -49,19 +49,19 @@ def test_another_client_gets_the_result_of_a_killed_client_s_task_after_a_kernel
         with stdio_client(data, str(root), services=",".join(SERVICES)) as client:
             client.initialize()
             arguments = {"operation": "index", "arguments": {"root": str(root), "async": False, "force": True}}
-            started = client.call(2, "task_start", **arguments)["structuredContent"]
+            started = client.call(2, "tasks_start", **arguments)["structuredContent"]
             assert started["state"] == "working"
             client.process.kill()
         kernel.process.send_signal(signal.SIGKILL)
         kernel.process.wait()
     with kernel_of(data, root), stdio_client(data, str(root), services=",".join(SERVICES)) as other:
         other.initialize()
-        answer = other.call(2, "task_wait", id=started["id"], timeout_s=100)
+        answer = other.call(2, "tasks_wait", id=started["id"], timeout_s=100)
         assert not answer["isError"], answer
         ended = answer["structuredContent"]
-        assert (ended["state"], ended["operation"]) == ("completed", "index")
+        assert (ended["state"], ended["operation"]) == ("completed", "files_index")
         assert ended["result"]["status"] == "completed"
-        (listed,) = other.call(3, "task_list")["structuredContent"]["tasks"]
+        (listed,) = other.call(3, "tasks_list")["structuredContent"]["tasks"]
         assert listed["id"] == started["id"]
 
 
@@ -72,7 +72,7 @@ def test_a_task_that_is_not_idempotent_takes_effect_once_through_deaths_of_its_s
         ids: list[str] = []
         for _ in range(8):
             with Client(data) as client:
-                ids.append(client.call_named("task_start", arguments, key=f"key {len(ids)}")["id"])
+                ids.append(client.call_named("tasks_start", arguments, key=f"key {len(ids)}")["id"])
             if (pid := kernel.service("tasks")["pid"]) is not None:
                 os.kill(pid, signal.SIGKILL)
         assert [waited(kernel, id_)["state"] for id_ in ids] == ["completed"] * 8
@@ -82,7 +82,7 @@ def test_a_task_that_is_not_idempotent_takes_effect_once_through_deaths_of_its_s
 def test_a_failure_is_the_result_of_its_task(data: Path, root: Path) -> None:
     with kernel_of(data, root) as kernel:
         arguments = {"file": str(root / "none.yaml"), "path": "a", "value": "1"}
-        id_ = kernel.call("task_start", {"operation": "noyalib_set", "arguments": arguments})["id"]
+        id_ = kernel.call("tasks_start", {"operation": "yaml_set", "arguments": arguments})["id"]
         ended = waited(kernel, id_)
         assert ended["state"] == "failed"
         assert ended["failure"]["executed"] == "no"
@@ -93,25 +93,25 @@ def test_wrong_calls_are_refused_before_they_are_tasks(data: Path, root: Path) -
     with kernel_of(data, root) as kernel:
         for operation, arguments, named in (
             ("nothing", {}, "operation"),
-            ("task_start", {}, "operation"),
-            ("noyalib_set", {"file": "x"}, "path"),
+            ("tasks_start", {}, "operation"),
+            ("yaml_set", {"file": "x"}, "path"),
         ):
             with pytest.raises(CallFailed) as caught:
-                kernel.call("task_start", {"operation": operation, "arguments": arguments})
+                kernel.call("tasks_start", {"operation": operation, "arguments": arguments})
             assert named in str(caught.value)
-        with pytest.raises(CallFailed, match="task_list"):
-            kernel.call("task_get", {"id": "0"})
-        assert kernel.call("task_list")["total"] == 0
+        with pytest.raises(CallFailed, match="tasks_list"):
+            kernel.call("tasks_get", {"id": "0"})
+        assert kernel.call("tasks_list")["total"] == 0
 
 
 def test_a_cancelled_task_stops_its_operation(data: Path, root: Path) -> None:
     with kernel_of(data, root) as kernel:
         arguments = {"root": str(root), "async": False, "force": True}
-        id_ = kernel.call("task_start", {"operation": "index", "arguments": arguments})["id"]
-        cancelled = kernel.call("task_cancel", {"id": id_})
+        id_ = kernel.call("tasks_start", {"operation": "index", "arguments": arguments})["id"]
+        cancelled = kernel.call("tasks_cancel", {"id": id_})
         assert cancelled["state"] == waited(kernel, id_)["state"]
         assert cancelled["state"] in ("cancelled", "completed")
-        assert kernel.call("task_list")["tasks"][0]["state"] == cancelled["state"]
+        assert kernel.call("tasks_list")["tasks"][0]["state"] == cancelled["state"]
 
 
 def test_a_timer_runs_once_although_its_service_and_the_kernel_are_killed(data: Path, root: Path) -> None:
@@ -120,16 +120,16 @@ def test_a_timer_runs_once_although_its_service_and_the_kernel_are_killed(data: 
         call = {"operation": "yaml_append", "arguments": {"file": str(file), "path": "a", "value": "y"}}
         timer = kernel.call("schedule", {**call, "at": "2s"})
         every = kernel.call("schedule", {**call, "cron": "0 0 1 1 *", "missed": "skip"})
-        assert [each["id"] for each in kernel.call("schedule_list")["timers"]] == [timer["id"], every["id"]]
+        assert [each["id"] for each in kernel.call("timers_list")["timers"]] == [timer["id"], every["id"]]
         os.kill(kernel.service("tasks")["pid"], signal.SIGKILL)
         kernel.process.send_signal(signal.SIGKILL)
         kernel.process.wait()
     with kernel_of(data, root) as kernel:
-        (ran,) = wait_until(lambda: kernel.call("task_list")["tasks"], 60)
+        (ran,) = wait_until(lambda: kernel.call("tasks_list")["tasks"], 60)
         assert waited(kernel, ran["id"])["state"] == "completed"
         assert file.read_text() == "a:\n  - x\n  - y\n"
-        assert kernel.call("schedule_cancel", {"id": every["id"]})["id"] == every["id"]
-        assert kernel.call("schedule_list") == {"timers": []}
+        assert kernel.call("timers_cancel", {"id": every["id"]})["id"] == every["id"]
+        assert kernel.call("timers_list") == {"timers": []}
 
 
 def test_the_command_line_starts_a_task_and_prints_its_id(data: Path, root: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_command_line_starts_a_task_and_prints_its_id(data: Path, root: Path
 def test_arguments_that_look_like_placeholders_stay_as_they_are(data: Path, root: Path) -> None:
     with kernel_of(data, root) as kernel:
         arguments = {"message": "{{entry.path}}"}
-        id_ = kernel.call("task_start", {"operation": "mcp_echo", "arguments": arguments})["id"]
+        id_ = kernel.call("tasks_start", {"operation": "mcp_echo", "arguments": arguments})["id"]
         assert waited(kernel, id_)["result"] == arguments
 
 
@@ -155,16 +155,16 @@ def test_calls_of_a_plan_start_no_tasks(data: Path, root: Path) -> None:
         plan = {
             "name": "sly",
             "sources": [{"type": "filesystem.index", "config": {"path": str(folder)}}],
-            "outcomes": [{"type": "tool", "tool": "task_start", "arguments": asked}],
+            "outcomes": [{"type": "tool", "tool": "tasks_start", "arguments": asked}],
         }
-        kernel.call("plan-create", plan)
-        kernel.call("plan-execute", {"name": "sly"})
+        kernel.call("plans_create", plan)
+        kernel.call("plans_execute", {"name": "sly"})
 
         def execution() -> dict[str, Any] | None:
-            found: dict[str, Any] = kernel.call("plan-get", {"name": "sly"})["executions"][0]
+            found: dict[str, Any] = kernel.call("plans_get", {"name": "sly"})["executions"][0]
             return found if found["status"] != "running" else None
 
         found = wait_until(execution, 60)
         assert found["outcomes_applied"] == 0
         assert "cannot ask for further ones" in str(found)
-        assert kernel.call("task_list")["total"] == 0
+        assert kernel.call("tasks_list")["total"] == 0

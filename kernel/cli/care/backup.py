@@ -13,10 +13,11 @@ from typing import cast
 
 import msgspec
 
+from kernel.cli.care.data_format import program
 from kernel.cli.care.exposure import require_out_of_reach
-from kernel.configure.config import FILE_NAMES, load
-from kernel.configure.data_format import program
-from kernel.configure.settings import BackupSettings, ConfigError, Flags, from_file
+from kernel.cli.settings.layers import Flags, from_file
+from kernel.cli.settings.loading import FILE_NAMES, load
+from kernel.configure.config import BackupSettings, ConfigError
 from proto.backup import BackupFailed, Backups, Manifest, Program
 from proto.control.address import AlreadyHeld, CannotHold, locked
 from proto.control.commands import Failed, Usage

@@ -22,10 +22,11 @@ import msgspec
 
 from kernel import VERSION
 from kernel.cli.care.findings import Finding, Verdict
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
 from kernel.cli.status import backup
 from kernel.configure import tokens, users
-from kernel.configure.config import load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.configure.config import ConfigError
 from proto.control.address import socket_path
 from proto.control.client import Client, ControlError, NoKernel
 from proto.control.terminal import show_answer

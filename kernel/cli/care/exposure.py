@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel.configure.config import load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.configure.config import ConfigError
 from proto.control.address import find_data_dir
 from proto.control.client import Client, ControlError
 from proto.control.commands import Usage

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import apsw
 
+from kernel.cli.care import data_format
 from kernel.cli.care.findings import Finding, Verdict
-from kernel.configure import data_format
 from proto.backup import known
 from proto.control.address import CannotHold, locked
 from proto.host.removal import remove

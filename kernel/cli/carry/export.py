@@ -53,12 +53,12 @@ are derived from this data and from the folders. Not included: the trash (restor
 """
 
 FILE_PARTS = {
-    "queries": ("query-list", "queries", ("name", "description", "query")),
+    "queries": ("queries_list", "queries", ("name", "description", "query")),
     "sources": (
-        "source-list", "sources", ("name", "type", "path", "enabled", "watch_recursive", "debounce_ms"),
+        "sources_list", "sources", ("name", "type", "path", "enabled", "watch_recursive", "debounce_ms"),
     ),
     "plans": (
-        "plan-list", "plans", ("name", "description", "mode", "status", "sources", "conditions", "outcomes"),
+        "plans_list", "plans", ("name", "description", "mode", "status", "sources", "conditions", "outcomes"),
     ),
 }  # fmt: skip
 """For each file: the list operation, the key of its items, and the fields that users set."""
@@ -219,24 +219,24 @@ def _files(client: Client, folder: Path) -> str:
         made = ({field: item[field] for field in fields if item.get(field) is not None} for item in items)
         counts.append(f"{write(folder / f'{name}.jsonl', made)} {name}")
     write(folder / "runs.jsonl", listed(client, "files_export_runs", "runs", by_next, after=0))
-    if trash := named(client, "list-trash", {"limit": 1}).get("total_count"):
-        complain(f"{trash} items in the trash are not exported: `linckia call restore-files` restores them")
+    if trash := named(client, "trash_list", {"limit": 1}).get("total_count"):
+        complain(f"{trash} items in the trash are not exported: `linckia call trash_restore` restores them")
     return ", ".join(counts)
 
 
 def set_names(client: Client) -> list[str]:
-    """Return the names of all resource sets (`resource-set-list` returns only as many as fit)."""
+    """Return the names of all resource sets (`sets_list` returns only as many as fit)."""
     return [one["name"] for one in listed(client, "files_sets", "resource_sets", by_offset, offset=0)]
 
 
 def _set(client: Client, name: str) -> JsonObject:
-    found = named(client, "resource-set-get", {"name": name})
+    found = named(client, "sets_get", {"name": name})
     return {"name": name, "description": found["description"], "children": found["children"]}
 
 
 def _entries(client: Client, name: str) -> Iterator[JsonObject]:
     given = {"name": name, "include_entries": True, "limit": 1000}
-    for entry in listed(client, "resource-set-get", "entries", by_offset, **given):
+    for entry in listed(client, "sets_get", "entries", by_offset, **given):
         yield {"set": name, "path": entry["path"]}
 
 
@@ -245,7 +245,7 @@ def _entries(client: Client, name: str) -> Iterator[JsonObject]:
 
 def _collections(client: Client, folder: Path) -> str:
     documents = 0
-    collections = named(client, "collection_list", {})["collections"]
+    collections = named(client, "collections_list", {})["collections"]
     for one in collections:
         if one.get("trouble"):
             complain(f"collection {one['collection']} is left out: {one['trouble']}")

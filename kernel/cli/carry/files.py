@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from kernel.configure import manifests
-from kernel.configure.settings import ConfigError
+from kernel.configure.config import ConfigError
 from proto.control.client import Client
 from proto.control.commands import Failed
 from proto.control.terminal import patiently, repeated

@@ -23,6 +23,7 @@ from proto.control.terminal import complain, connect, patiently, say
 from proto.json_types import JsonObject
 from proto.manifest import Export
 from proto.ops.kernel import KernelStatusParams
+from proto.vocabulary import current_name
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Contents up to this size are sent with their rows; larger ones are sent in pieces of this size."""
@@ -203,10 +204,10 @@ def take_files(client: Client, folder: Path) -> tuple[str, int]:
     made, left = _create(client, "resource-set", there, [{**one, "children": None} for one in sets])
     for one in sets:
         for child in one.get("children") or ():
-            named(client, "resource-set-add-child", {"parent": one["name"], "child": child})
+            named(client, "sets_add_child", {"parent": one["name"], "child": child})
     for name in ("query", "source", "plan"):
         plural = "queries" if name == "query" else f"{name}s"
-        there = {one["name"] for one in named(client, f"{name}-list", {})[plural]}
+        there = {one["name"] for one in named(client, current_name(f"{name}-list"), {})[plural]}
         found = _create(client, name, there, list(lines(folder / f"{plural}.jsonl")))
         made, left = made + found[0], left + found[1]
     for runs in batched(lines(folder / "runs.jsonl")):
@@ -228,7 +229,7 @@ def _create(client: Client, kind: str, there: set[str], items: list[JsonObject])
     for one in new:
         given = {key: value for key, value in one.items() if value is not None and key != "status"}
         try:
-            client.call_named(f"{kind}-create", given)
+            client.call_named(current_name(f"{kind}-create"), given)
         except CallFailed as error:
             if error.failure.get("kind") not in ("invalid_params", "operation", "denied"):
                 raise
@@ -236,7 +237,7 @@ def _create(client: Client, kind: str, there: set[str], items: list[JsonObject])
             continue
         made += 1
         if one.get("status", "active") != "active":
-            client.call_named("plan-update", {"name": one["name"], "status": one["status"]})
+            client.call_named("plans_update", {"name": one["name"], "status": one["status"]})
     return made, len(new) - made
 
 
@@ -271,7 +272,7 @@ def _modify(client: Client, name: str, paths: list[str]) -> int | None:
     """Add entries; return how many were added, or None if one of them cannot be."""
     given = {"name": name, "operation": "add", "paths": paths}
     try:
-        return int(named(client, "resource-set-modify", given)["changed"])
+        return int(named(client, "sets_modify", given)["changed"])
     except CallFailed as error:
         if error.failure.get("kind") != "invalid_params":
             raise
@@ -289,7 +290,7 @@ def _collections(client: Client, folder: Path) -> tuple[str, int]:
         dimensions = next(rows, {"dimensions": None})["dimensions"]
         try:
             given = {"collection": file.stem, **({"dimensions": dimensions} if dimensions else {})}
-            named(client, "collection_create", given)
+            named(client, "collections_create", given)
             for some in batched(rows, length=lambda row: len(str(row))):
                 made += _put(client, file.stem, some)
         except CallFailed as error:
@@ -301,10 +302,10 @@ def _collections(client: Client, folder: Path) -> tuple[str, int]:
 
 def _put(client: Client, name: str, rows: list[JsonObject]) -> int:
     asked = {"collection": name, "ids": [row["id"] for row in rows], "limit": len(rows)}
-    there = {each["id"] for each in named(client, "collection_documents", asked)["documents"]}
+    there = {each["id"] for each in named(client, "collections_documents", asked)["documents"]}
     new = [row for row in rows if row["id"] not in there]
     if new:
-        named(client, "collection_upsert", {"collection": name, "documents": new})
+        named(client, "collections_upsert", {"collection": name, "documents": new})
     return len(new)
 
 

@@ -50,16 +50,24 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """Returns a server at a URL with a bearer token; None if the client can only start servers."""
 
 
-def _bearer(kind: str | None, key: str = "url") -> Callable[[str, str], JsonObject]:
+def _bearer(kind: str | None, key: str = "url", **extra: object) -> Callable[[str, str], JsonObject]:
     def server(url: str, token: str) -> JsonObject:
         headers = {"Authorization": f"Bearer {token}"}
-        return ({} if kind is None else {"type": kind}) | {key: url, "headers": headers}
+        return ({} if kind is None else {"type": kind}) | {key: url, "headers": headers} | extra
 
     return server
 
 
 FORMATS: Mapping[str, Format] = {
-    "claude-code": Format(table="mcpServers", extra={"type": "stdio"}, http=_bearer("http")),
+    # Both hide the tools of a server behind a search of their own, unless they are told not to.
+    "claude-code": Format(
+        table="mcpServers", extra={"type": "stdio", "alwaysLoad": True}, http=_bearer("http", alwaysLoad=True)
+    ),
+    "copilot-cli": Format(
+        table="mcpServers",
+        extra={"type": "stdio", "tools": ["*"], "deferTools": "never"},
+        http=_bearer("http", tools=["*"], deferTools="never"),
+    ),
     "claude-desktop": Format(table="mcpServers"),
     "cursor": Format(table="mcpServers", http=_bearer(None)),
     "vscode": Format(table="servers", extra={"type": "stdio"}, http=_bearer("http")),

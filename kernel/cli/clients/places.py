@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from kernel.configure.client_files import TABLES, Server, parsed, servers_in
-from kernel.configure.settings import ConfigError
+from kernel.cli.servers.client_files import TABLES, Server, parsed, servers_in
+from kernel.configure.config import ConfigError
 from proto.json_types import JsonObject
 
 PROJECTS: Final = {
@@ -63,6 +63,7 @@ def places(home: Path, here: Path, environment: Mapping[str, str], platform: str
         "cursor": [home / ".cursor" / "mcp.json"],
         "vscode": [applications / name / "User" / "mcp.json" for name in ("Code", "Code - Insiders")],
         "codex": [Path(environment.get("CODEX_HOME") or home / ".codex") / "config.toml"],
+        "copilot-cli": [Path(environment.get("COPILOT_HOME") or home / ".copilot") / "mcp-config.json"],
         "gemini": [home / ".gemini" / "settings.json"],
         "zed": [(home / ".config" if platform == "darwin" else applications) / "zed" / "settings.json"],
     }

@@ -19,14 +19,15 @@ from pathlib import Path
 import msgspec
 
 from kernel.cli.clients.places import Found, Place, places, servers
+from kernel.cli.servers.client_files import Variables, mount_name, names_variable, service_name, table_of
 from kernel.cli.servers.secret_files import resolved, store_secrets, without_secrets
 from kernel.cli.servers.tables import change, mounts, server_of, written
-from kernel.configure.client_files import Variables, mount_name, names_variable, service_name, table_of
-from kernel.configure.mount_settings import files_of, variables_of, with_real_paths
-from kernel.configure.settings import ConfigError
+from kernel.cli.settings.mount_settings import files_of, is_variable, with_real_paths
+from kernel.configure.config import ConfigError
 from proto.control.commands import Usage
 from proto.control.terminal import complain, confirmed, say, show_table
 from proto.json_types import Layer
+from proto.mounts import REFERENCE
 from proto.names import module
 
 ADVICE = """\
@@ -202,9 +203,17 @@ def _add(data_dir: Path, new: Sequence[_New], *, confine: bool) -> object:
         raise
 
 
+def _variables_of(table: Layer) -> list[str]:
+    """Return the variables of Linckia's environment that a table names."""
+    found = list(filter(is_variable, table.get("env_from", [])))
+    for source in table.get("headers_from", {}).values():
+        found += REFERENCE.findall(source) or filter(is_variable, [source])
+    return found
+
+
 def _warn_of_variables(new: Sequence[_New]) -> None:
     for each in new:
-        for variable in dict.fromkeys(variables_of(each.table)):
+        for variable in dict.fromkeys(_variables_of(each.table)):
             if variable not in os.environ:
                 complain(f"{each.name} needs the environment variable {variable}; set it where Linckia starts")
         for path in files_of(each.table):

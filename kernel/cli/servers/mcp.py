@@ -14,7 +14,7 @@ from kernel.cli import logs as service_logs
 from kernel.cli.servers.importing import import_servers
 from kernel.cli.servers.tables import change, known, mounts, reload, remove, server_of, table_of, written
 from kernel.cli.servers.testing import tested
-from kernel.configure.mount_settings import problem_of
+from kernel.cli.settings.mount_settings import problem_of
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Cell, complain, connect, say, show_answer, show_json

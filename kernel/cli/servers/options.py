@@ -9,7 +9,7 @@ from proto.control.commands import AddCommand, add_json
 TAKES_SERVER = "server"
 """Default that a parser sets if it takes a server's command, after `--`."""
 
-CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "zed")
+CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "copilot-cli", "gemini", "zed")
 """The clients whose settings are known."""
 
 MCP_EPILOG = """\

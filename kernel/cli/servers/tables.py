@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernel.cli.servers.secret_files import FOLDER, has_secret, secrets_of
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.cli.settings.mount_settings import has_variables, is_variable
 from kernel.cli.settings_file import REMOVED, SettingsFile, edited
-from kernel.configure.config import load
-from kernel.configure.mount_settings import has_variables, is_variable
-from kernel.configure.settings import ConfigError, Flags
+from kernel.configure.config import ConfigError
 from proto.control.address import log_dir
 from proto.control.client import CallFailed, Client, NoKernel
 from proto.control.commands import Failed, Usage

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kernel.cli.servers.tables import flags_for
+from kernel.cli.settings.loading import load
 from kernel.cli.settings_file import SettingsFile, edited
 from kernel.cli.stdio import SERVE
-from kernel.configure.config import load
-from kernel.configure.settings import ConfigError
+from kernel.configure.config import ConfigError
 from proto.control.address import last_lines, log_dir
 from proto.control.client import CallFailed, Client, ControlError, NoKernel
 from proto.control.commands import Failed, Usage

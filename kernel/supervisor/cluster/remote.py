@@ -11,10 +11,8 @@ from typing import Protocol
 import msgspec
 import trio
 
-from kernel.supervisor.placement import Exit
-from kernel.supervisor.processes import Activity
+from kernel.supervisor.placement import Exit, Running
 from proto.wire import frames
-from proto.wire.channel import Link
 from proto.wire.cluster import Ended, Kill, Prepared, Signal, Started, ToDriver
 from proto.wire.nng_link import NngLink
 
@@ -37,7 +35,7 @@ class ClusterDriver(Protocol):
     def post(self, message: ToDriver) -> None: ...
 
 
-class RemoteProcess:
+class RemoteProcess(Running):
     """`placement.Running`: one process on a node of the cluster."""
 
     how = "cluster"
@@ -56,7 +54,7 @@ class RemoteProcess:
         """`on_end` is called once it has ended, with whether it was READY."""
         self.pid = pid
         self.node = node
-        self.link: Link = link
+        self.link = link
         self.number = number
         self._nng = link
         self._driver = driver
@@ -130,18 +128,6 @@ class RemoteProcess:
         self.link.close()
         self._was_killed = True
         self._over.set()
-
-    def is_stopped(self) -> bool:
-        return False
-
-    def activity(self) -> Activity | None:
-        return None
-
-    def memory_bytes(self) -> int | None:
-        return None
-
-    async def tend(self, used: bool) -> None:
-        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         self._driver.post(Kill(id=self.number))

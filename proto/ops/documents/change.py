@@ -1,4 +1,4 @@
-"""Operations of `documents` that store contents: from clients, and piece by piece from `fetch`."""
+"""Operations of `documents` that store contents piece by piece, from `fetch`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from proto.errors import InvalidParams
-from proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role, SaidIfAny
 from proto.ops.documents.reading import (
     SERVICE,
     Collection,
-    Glob,
     Metadata,
     Tag,
-    pairs,
-    step,
 )
 from proto.outcomes import PerItem
 
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("fetch", OPERATOR))
 
 NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
-DocumentPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 MimeType = Annotated[
     str, Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="Such as text/plain, if known")
 ]
@@ -33,6 +28,7 @@ SessionToAdd = Annotated[
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 that the content must have: 64 hexadecimal digits")
 ]
+DocumentPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 UploadId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -51,7 +47,7 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     documents_unchanged: int
     files: Annotated[int, Meta(description="Files stored, now or before")]
     bytes_stored: Annotated[int, Meta(description="Bytes of new contents")]
-    failed: Annotated[list[str], Meta(description="Files that could not be read, and why (the first 100)")]
+    failed: Annotated[list[str], Meta(description="Files that could not be read, and why (the first 100)"), SaidIfAny]
     failed_count: int
     skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
     snapshot_id: Annotated[str, Meta(description="Of a directory")] | None
@@ -62,51 +58,6 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     without_text: Annotated[
         list[str], Meta(description="Files without text, or not all of it, and why (the first 100)")
     ] = []
-
-
-@step.write("documents_add", title="Remember or store", idempotent=True, deadline_s=86_400, step="add")
-class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
-    """Remember a text for later (`content` with `name`), or store a file or folder below a root (`path`), each version
-    of it. An existing path gets the new content and keeps its tags. Notes (.md below the roots) are known
-    already; a URL is for download."""
-
-    taken: ClassVar = {
-        "directory_path": "path",
-        "include_patterns": "include",
-        "exclude_patterns": "exclude",
-        "no_embeddings": "",
-        "disable_auto_mime": "",
-    }
-    path: Annotated[str, Meta(max_length=4096, description="File or directory below a root")] | None = None
-    content: Annotated[str, Meta(description="The text to store, instead of a path")] | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name of `content`")] | None = None
-    url: Annotated[str, Meta(max_length=8192, description="Not here: use `download`")] | None = None
-    tags: NewTags = []
-    metadata: Annotated[Metadata, Meta(description='Values to give, as an object or ["key=value"]')] = {}
-    collection: Collection | None = None
-    mimeType: MimeType | None = None
-    recursive: Annotated[bool, Meta(description="Of a directory: the folders below it as well")] = True
-    include: Annotated[
-        list[Glob], Meta(max_length=256, description="Of a directory: only files that match a glob")
-    ] = []
-    exclude: Annotated[list[Glob], Meta(max_length=256, description="Of a directory: no files that match a glob")] = []
-    no_ignore: Annotated[
-        bool,
-        Meta(description="Of a directory: also what .gitignore and .ignore leave out, and node_modules and the like"),
-    ] = False
-    snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: its label")] | None = None
-    session: SessionToAdd | None = None
-
-    def check(self) -> None:
-        if self.url is not None:
-            raise InvalidParams("parameter `url`: `add` stores files and texts; `download` fetches a URL", field="url")
-        pairs(self.metadata)
-        if self.content is None and self.path is None:
-            raise InvalidParams("missing required parameter `path` (or `content` with `name`)", field="path")
-        if self.content is not None and self.path is not None:
-            raise InvalidParams("parameters `path` and `content`: give one of the two", field="content")
-        if self.content is not None and self.name is None:
-            raise InvalidParams("missing required parameter `name`: what to call `content`", field="name")
 
 
 class UploadBegun(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,13 +7,13 @@ A document is a row: a path (or a name) and its content.  Several rows may share
 from __future__ import annotations
 
 import enum
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import CLIENT, OPERATOR, Family, Params, Role
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, SaidIfAny, SaidToPrograms
 from proto.ops.completing import Completing
 from proto.wire.front import SERVICE as FRONT
 
@@ -24,6 +24,7 @@ step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
 completing = Family(SERVICE, role=Role.INTERNAL, surfaces=SURFACES, callers=(FRONT,))
 shown = Family(SERVICE, role=Role.INTERNAL, surfaces=SURFACES, callers=(CLIENT, OPERATOR))
 surfaceless_step = Family(SERVICE, role=Role.STEP)
+of_files = Family(SERVICE, role=Role.INTERNAL, callers=("files",))
 
 CORPUS = "documents"
 """Name of the corpus in the search and in the graph."""
@@ -79,85 +80,21 @@ Length = Annotated[int, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes at mos
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A document without its content; times are RFC 3339 in UTC."""
 
-    id: int
+    id: Annotated[int, SaidToPrograms]
     hash: str
-    name: Annotated[str, Meta(description="The last part of its path")]
+    name: Annotated[str, Meta(description="The last part of its path"), SaidToPrograms]
     path: Annotated[str, Meta(description="Where it was added from, or the name it was given")]
     size: Annotated[int, Meta(description="Bytes of its content")]
     mime_type: str
-    extension: Annotated[str, Meta(description="With its dot, in lower case; empty if it has none")]
+    extension: Annotated[str, Meta(description="With its dot, in lower case; empty if it has none"), SaidToPrograms]
     type: Annotated[str, Meta(description="text or binary")]
-    tags: list[str]
-    metadata: dict[str, Scalar]
-    collections: list[str]
+    tags: Annotated[list[str], SaidIfAny]
+    metadata: Annotated[dict[str, Scalar], SaidIfAny]
+    collections: Annotated[list[str], SaidIfAny]
     session: Annotated[str, Meta(description="The session it was added in")] | None
     created: Annotated[str, Meta(description="When this path was first added")]
     modified: Annotated[str, Meta(description="Last change of the file, or of a content added without one")]
     indexed: Annotated[str, Meta(description="When this content was added")]
-
-
-class SortBy(enum.StrEnum):
-    """Sort field."""
-
-    NAME = "name"
-    SIZE = "size"
-    CREATED = "created"
-    MODIFIED = "modified"
-    INDEXED = "indexed"
-
-
-class ListResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of documents, and the total."""
-
-    total: Annotated[int, Meta(description="Matching documents, on all pages")]
-    documents: list[Document]
-    paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of documents")]
-    truncated: Annotated[bool, Meta(description="Whether more documents follow")]
-    next_offset: Annotated[int | None, Meta(description="Value of `offset` for the next page")]
-
-
-@step.read("documents_list", deadline_s=30, step="list")
-class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
-    """List stored documents, filtered and sorted by name, size, time, type, tag or collection; the most `recent`.
-    Files on disk: navigate."""
-
-    taken: ClassVar = {"name": "pattern", "use_session": "", "include_diff": ""}
-    limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
-    offset: Annotated[int, Meta(ge=0, description="Documents to skip")] = 0
-    sort_by: SortBy | None = None
-    sort_order: Literal["asc", "desc"] | None = None
-    recent: Annotated[int, Meta(ge=1, description="Only this many of the latest added")] | None = None
-    type: Literal["text", "binary"] | None = None
-    extension: Extension | None = None
-    mime_type: MimeType | None = None
-    paths_only: Annotated[bool, Meta(description="Return only paths")] = False
-    pattern: Annotated[str, Meta(max_length=4096, description="Glob that the name or the path matches")] | None = None
-    path: Under | None = None
-    tags: Tags = []
-    collection: Collection | None = None
-    metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = {}
-    session: Session | None = None
-    hash: Hash | None = None
-
-
-class CollectionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A collection and its size."""
-
-    name: str
-    documents: int
-    bytes: int
-
-
-class CollectionsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Collections by name."""
-
-    collections: list[CollectionCount]
-    total: int
-
-
-@step.read("documents_list_collections", deadline_s=30, step="list_collections")
-class DocumentsListCollections(Params[CollectionsResult], frozen=True, kw_only=True):
-    """List collections of stored documents and their sizes."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,22 +107,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     files: int
     bytes: int
-
-
-class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Snapshots, the latest first."""
-
-    snapshots: list[Snapshot]
-    total: int
-
-
-@step.read("documents_list_snapshots", deadline_s=30, step="list_snapshots")
-class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
-    """List the snapshots (stored versions of a folder, one for each `add` of it), for restore."""
-
-    taken: ClassVar = {"with_labels": ""}
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
-    offset: Annotated[int, Meta(ge=0, description="Snapshots to skip")] = 0
 
 
 class SnapshotFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -208,7 +129,7 @@ class SnapshotDifference(msgspec.Struct, frozen=True, kw_only=True):
     truncated: Annotated[bool, Meta(description="Whether `limit` left files out")] = False
 
 
-@shown.read("documents_compare_snapshots", deadline_s=60)
+@shown.read("documents_compare", deadline_s=60)
 class DocumentsCompareSnapshots(Params[SnapshotDifference], frozen=True, kw_only=True):
     """Compare two snapshots: files added, removed and changed from `before` to `after`."""
 
@@ -223,7 +144,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     size: int
     modified: Annotated[str, Meta(description="Modification time of the file, RFC 3339")]
-    snapshots: Annotated[list[str], Meta(description="Ids of the snapshots with this content, oldest first")]
+    snapshots: Annotated[list[str], Meta(description="Ids of the snapshots with this content, oldest first"), SaidIfAny]
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,11 +211,11 @@ class GetResult(Document, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What is missing from the graph, and why")] = []
 
 
-@step.read("documents_get", title="Get a stored document", deadline_s=600, step="get")
+@step.read("documents_get", title="Get a stored document", deadline_s=600)
 class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     """Get one stored document by `hash`, `name` or `path`: its metadata, its content in parts (`offset`, `length`; for
     a PDF or office document its text), its relations, or a copy as a file (`outputPath`). A note's text:
-    read_node_content."""
+    notes_read."""
 
     taken: ClassVar = {"use_session": "", "extract_text": ""}
     hash: Hash | None = None
@@ -309,47 +230,22 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     length: Length | None = None
 
 
-class TypeCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of documents of a type."""
+class StoredContent(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored content, whole."""
 
-    type: str
-    documents: int
-    bytes: int
-
-
-class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The store in numbers."""
-
-    total_objects: Annotated[int, Meta(description="Documents")]
-    total_bytes: Annotated[int, Meta(description="Their sizes, added up")]
-    unique_objects: Annotated[int, Meta(description="Different contents")]
-    unique_blocks: Annotated[int, Meta(description="Blocks of contents; large ones are stored in several")]
-    deduplicated_bytes: Annotated[int, Meta(description="Bytes saved because they were stored already")]
-    dedup_ratio: Annotated[float, Meta(description="deduplicated_bytes / total_bytes")]
-    stored_bytes: Annotated[int, Meta(description="Bytes of the compressed blocks")]
-    disk_bytes: Annotated[int, Meta(description="Bytes of the databases on disk")]
-    collections: int
-    snapshots: int
-    extraction_waiting: Annotated[int, Meta(description="Contents waiting for text extraction")]
-    index_waiting: Annotated[int, Meta(description="Contents waiting for the index (still found)")]
-    search_waiting: Annotated[int, Meta(description="Contents waiting for the search")]
-    graph_waiting: Annotated[int, Meta(description="Documents waiting for the graph")]
-    vectors_waiting: Annotated[int | None, Meta(description="Passages waiting for their vector; null: unknown")]
-    quarantined: Annotated[int, Meta(description="Contents whose text could not be extracted")]
-    file_types: Annotated[list[TypeCount] | None, Meta(description="By extension, with `file_types`")]
-    mime_types: Annotated[list[TypeCount] | None, Meta(description="By MIME type, with `detailed`")]
-    quarantine: Annotated[list[str] | None, Meta(description="Which and why, with `detailed`")]
-    degraded: list[str]
+    hash: str
+    path: Annotated[str, Meta(description="Of one of its documents; empty if only snapshots have it")]
+    data: bytes
 
 
-@step.read("documents_status", deadline_s=30, step="status")
-class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
-    """Size of the document store, what deduplication saves, what still waits to be indexed. Health of services:
-    kernel_status."""
+@of_files.read("documents_content", deadline_s=30)
+class DocumentsContent(Params[StoredContent], frozen=True, kw_only=True):
+    """Return the whole bytes of a content of a document or snapshot: by its hash, or by a file's path in a snapshot."""
 
-    taken: ClassVar = {"verbose": "detailed"}
-    detailed: Annotated[bool, Meta(description="By MIME type, and unreadable contents")] = False
-    file_types: Annotated[bool, Meta(description="By extension")] = False
+    hash: Hash | None = None
+    path: Annotated[str, Meta(max_length=4096, description="Absolute, or relative to the snapshot's directory")] = ""
+    snapshot: Annotated[str, Meta(max_length=128, description="Id or label")] = ""
+    most: Annotated[int, Meta(ge=0, description="Bytes at most; a larger content is an error")]
 
 
 class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -357,11 +253,11 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
 
     objects: Annotated[int, Meta(description="Contents read and hashed")]
     bytes: int
-    damaged: Annotated[list[str], Meta(description="Hash and path of damaged contents, and why")]
-    problems: Annotated[list[str], Meta(description="What is wrong with the databases themselves")]
+    damaged: Annotated[list[str], Meta(description="Hash and path of damaged contents, and why"), SaidIfAny]
+    problems: Annotated[list[str], Meta(description="What is wrong with the databases themselves"), SaidIfAny]
 
 
-@surfaceless_step.read("documents_verify", deadline_s=86_400, step="verify")
+@surfaceless_step.read("documents_verify", deadline_s=86_400)
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
     """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow: if
     you suspect damage."""

@@ -34,7 +34,7 @@ from services.documents.store import objects, snapshots
 from services.documents.store.databases import Store
 from services.documents.store.incoming import Incoming
 from services.documents.store.kinds import SNIFF_BYTES, nature
-from services.documents.store.objects import Block, Content
+from services.documents.store.objects import Block, PackedContent
 from services.documents.store.rows import DocumentAttributes
 from services.documents.store.training import Trainer
 from services.runtime.handlers import Context
@@ -129,10 +129,10 @@ class Adding:
         stamp = stamp_of(status, now_ns) if settled else ""
         return ReadDocument(path, stamp, status.st_mtime_ns, status.st_mode, content)
 
-    async def whole(self, incoming: Incoming, pieces: Iterator[bytes], name: str, mime: str | None) -> Content:
+    async def whole(self, incoming: Incoming, pieces: Iterator[bytes], name: str, mime: str | None) -> PackedContent:
         """Return the content made of `pieces`, after storing its chunks, if any."""
 
-        def take() -> Content | None:
+        def take() -> PackedContent | None:
             for piece in pieces:
                 incoming.feed(piece)
                 if incoming.full:
@@ -249,7 +249,7 @@ class Bulk:
                 block = Block(0, None) if one.hash in there else Block(*adding.codec.pack(one.data))
                 blocks[one.hash] = block
             content_nature = nature(one.data, one.path, self._given.mime)
-            content = Content(one.hash, len(one.data), content_nature, block)
+            content = PackedContent(one.hash, len(one.data), content_nature, block)
             taken.append(ReadDocument(one.path, one.stamp, one.modified_ns, one.mode, content))
         return taken, alone
 

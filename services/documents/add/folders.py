@@ -93,35 +93,33 @@ class Walk:
 def existing(path: str, field: str, roots: Roots) -> tuple[str, bool]:
     """Return the real path of an existing file or directory, and whether it is a directory.
 
-    A relative path is tried in each root. Raises InvalidParams if the path is not below a root, Denied, or
-    OperationError if nothing exists there.
+    Raises InvalidParams if the path is not below a root, Denied, or OperationError if nothing exists there.
     """
-    reals = _candidates(path, field, roots)
-    for real in reals:
-        if roots.holds(real) and os.path.lexists(real):
-            roots.check(real, field=field)
-            return real, os.path.isdir(real)
-    if not roots.holds(reals[0]):
+    real = _real(path, field, roots)
+    if not roots.holds(real):
         raise _outside(path, field, roots)
-    raise OperationError(f"File not found: {path}", field=field)
+    if not os.path.lexists(real):
+        raise OperationError(f"File not found: {path}{roots.similar(real, path)}", field=field)
+    roots.check(real, field=field)
+    return real, os.path.isdir(real)
 
 
 def to_be_written(path: str, field: str, roots: Roots) -> Path:
     """Return the real path of a file or directory that may not exist yet.  Raises InvalidParams, Denied."""
-    real = _candidates(path, field, roots)[0]
+    real = _real(path, field, roots)
     if not roots.holds(real):
         raise _outside(path, field, roots)
     roots.check(real, write=True, field=field)
     return Path(real)
 
 
-def _candidates(path: str, field: str, roots: Roots) -> list[str]:
-    """Return the possible real paths."""
+def _real(path: str, field: str, roots: Roots) -> str:
+    """Return the real path. Raises InvalidParams."""
     if not path or "\0" in path:
         raise InvalidParams(f"parameter `{field}` is empty or contains a NUL character", field=field)
     if not roots:
         raise _outside(path, field, roots)
-    return [os.path.realpath(os.path.join(root, path)) for root in roots]
+    return os.path.realpath(roots.absolute(path, field))
 
 
 def _outside(path: str, field: str, roots: Roots) -> InvalidParams:

@@ -21,7 +21,7 @@ import msgspec
 from proto.ops.documents.change import AddResult
 from services.documents.add.folders import Walk
 from services.documents.store import kinds, objects, rows, tables
-from services.documents.store.objects import CHUNKED_FROM_BYTES, Content
+from services.documents.store.objects import CHUNKED_FROM_BYTES, PackedContent
 from services.documents.store.rows import DocumentAttributes
 from services.documents.store.snapshots import SnapshotEntry
 from services.runtime.roots import Roots
@@ -51,7 +51,7 @@ class ReadDocument(msgspec.Struct, frozen=True, gc=False):
     stamp: str
     modified_ns: int
     mode: int
-    content: Content
+    content: PackedContent
     name: str | None = None
     """Name of the document; if None, the last part of the path."""
 

@@ -23,7 +23,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CodeNode:
     """A file, a definition in a file, or a module that is not stored."""
 
     key: str
@@ -37,9 +37,9 @@ class Node:
 class Edge:
     """An edge.  `certainty` is `resolved` or `ambiguous` for calls, otherwise empty."""
 
-    source: Node
+    source: CodeNode
     relation: str
-    target: Node
+    target: CodeNode
     certainty: str = ""
 
 
@@ -53,13 +53,13 @@ class Use:
     tentative: bool
 
 
-def file_node(doc: Doc) -> Node:
-    return Node(f"file:{doc.path}", "file", doc.name, doc)
+def file_node(doc: Doc) -> CodeNode:
+    return CodeNode(f"file:{doc.path}", "file", doc.name, doc)
 
 
-def symbol_node(doc: Doc, symbol: Definition) -> Node:
-    return Node(f"symbol:{doc.path}#{symbol.qualified}@{symbol.first}", symbol.kind, symbol.qualified, doc, symbol)
+def symbol_node(doc: Doc, symbol: Definition) -> CodeNode:
+    return CodeNode(f"symbol:{doc.path}#{symbol.qualified}@{symbol.first}", symbol.kind, symbol.qualified, doc, symbol)
 
 
-def module_node(name: str) -> Node:
-    return Node(f"module:{name}", "module", name)
+def module_node(name: str) -> CodeNode:
+    return CodeNode(f"module:{name}", "module", name)

@@ -17,7 +17,7 @@ import apsw
 
 from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, RENAMED, RENAMES, SEPARATORS, of_import, stem
 from services.documents.code.imports import Doc, Paths, nearest, resolve
-from services.documents.code.nodes import Definition, Edge, Node, Use, file_node, module_node, symbol_node
+from services.documents.code.nodes import CodeNode, Definition, Edge, Use, file_node, module_node, symbol_node
 
 DEFINES = "DEFINES"
 RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)
@@ -68,7 +68,7 @@ class Relations:
         self._resolved = cache(self._modules)
         self._exported_as = cache(self._exports)
 
-    def node(self, key: str) -> Node | None:
+    def node(self, key: str) -> CodeNode | None:
         """Return a node by its key, or by the path of a document."""
         kind, _, rest = key.partition(":")
         if kind == "symbol" and "#" in rest:
@@ -94,7 +94,7 @@ class Relations:
         query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
         return [Definition(*row) for row in self._db.execute(query, (object_,))]
 
-    def out(self, node: Node) -> Iterator[Edge]:
+    def out(self, node: CodeNode) -> Iterator[Edge]:
         if node.doc is None:
             return
         doc, symbol = node.doc, node.symbol
@@ -108,7 +108,7 @@ class Relations:
             elif symbol is None and use.kind in (IMPORTS, LINKS_TO):
                 yield from self._imported(node, use)
 
-    def into(self, node: Node) -> Iterator[Edge]:
+    def into(self, node: CodeNode) -> Iterator[Edge]:
         if node.symbol is not None and node.doc is not None:
             yield Edge(file_node(node.doc), DEFINES, node)
             if node.symbol.parent:
@@ -128,13 +128,13 @@ class Relations:
                 for source in self._sources(use):
                     yield from (edge for edge in self._imported(source, use) if edge.target.key == node.key)
 
-    def _sources(self, use: Use) -> Iterator[Node]:
+    def _sources(self, use: Use) -> Iterator[CodeNode]:
         """Yield the nodes that contain a use; several documents may have the same content."""
         symbol = next((one for one in self.symbols(use.object) if one.id == use.symbol), None)
         for doc in self.holders(use.object):
             yield file_node(doc) if symbol is None else symbol_node(doc, symbol)
 
-    def _imported(self, node: Node, use: Use) -> Iterator[Edge]:
+    def _imported(self, node: CodeNode, use: Use) -> Iterator[Edge]:
         assert node.doc is not None
         found = resolve(self.paths, node.doc, use.kind, use.target)
         for doc in found:
@@ -143,7 +143,7 @@ class Relations:
         if not found and use.kind == IMPORTS and not use.tentative:
             yield Edge(node, IMPORTS, module_node(use.target))
 
-    def _calls(self, node: Node, use: Use) -> Iterator[Edge]:
+    def _calls(self, node: CodeNode, use: Use) -> Iterator[Edge]:
         assert node.doc is not None
         found, certain = self._called(node.doc, node.symbol, use)
         if len(found) > MAX_CANDIDATES:

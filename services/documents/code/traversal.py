@@ -13,7 +13,7 @@ import apsw
 from proto.errors import InvalidParams, OperationError
 from proto.ops.decode import CALLS
 from proto.ops.documents.reading import GraphEdge, GraphNode
-from services.documents.code.nodes import Edge, Node, file_node, symbol_node
+from services.documents.code.nodes import CodeNode, Edge, file_node, symbol_node
 from services.documents.code.relations import RELATIONS, RESOLVED, Relations
 from services.documents.operations.find import DocumentsGraph, GraphAnswer
 from services.documents.store import rows
@@ -27,12 +27,12 @@ MAX_EDGES = 20_000
 class Traversal:
     """The nodes and edges reached, by key, in order of distance."""
 
-    nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
+    nodes: dict[str, tuple[CodeNode, int]] = field(default_factory=dict)
     edges: dict[tuple[str, str, str], Edge] = field(default_factory=dict)
     cut: bool = False
 
 
-def traverse(relations: Relations, origin: Node, *, depth: int, limit: int, relation: str | None = None,
+def traverse(relations: Relations, origin: CodeNode, *, depth: int, limit: int, relation: str | None = None,
              out: bool = True, into: bool = False) -> Traversal:  # fmt: skip
     """Collect everything within `depth` steps.  Calls from and to the symbols of a file count as the file's own."""
     found = Traversal()
@@ -64,14 +64,14 @@ def traverse(relations: Relations, origin: Node, *, depth: int, limit: int, rela
     return found
 
 
-def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterator[tuple[Edge, Node]]:
+def _edges(relations: Relations, node: CodeNode, *, out: bool, into: bool) -> Iterator[tuple[Edge, CodeNode]]:
     if out:
         yield from ((edge, edge.target) for edge in relations.out(node))
     if into:
         yield from ((edge, edge.source) for edge in relations.into(node))
 
 
-def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
+def shown(db: apsw.Connection, node: CodeNode, distance: int) -> GraphNode:
     hash_ = path = None
     if node.doc is not None:
         path = node.doc.path
@@ -130,7 +130,7 @@ def answer(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
     )  # fmt: skip
 
 
-def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -> Node:
+def _origin(db: apsw.Connection, relations: Relations, params: DocumentsGraph) -> CodeNode:
     if params.node_key is not None:
         node = relations.node(params.node_key)
         if node is None:
@@ -164,7 +164,7 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
     )  # fmt: skip
 
 
-def _of_type(db: apsw.Connection, kind: str) -> Iterator[Node]:
+def _of_type(db: apsw.Connection, kind: str) -> Iterator[CodeNode]:
     relations = Relations(db)
     if kind == "file":
         yield from map(file_node, relations.paths.where("true ORDER BY path"))

@@ -31,7 +31,7 @@ class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
     hashes: Annotated[list[str], Meta(description="Of the documents (the first 100)")]
 
 
-@step.write("documents_update", title="Tag stored documents", idempotent=True, deadline_s=60, step="update")
+@step.write("documents_update", title="Tag stored documents", idempotent=True, deadline_s=60)
 class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
     """Change tags and metadata of stored documents, by `hash` or exact `name` or `path`. Not their content: add it
     again."""
@@ -69,10 +69,10 @@ class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: Annotated[int, Meta(description="Snapshots that were deleted")]
 
 
-@step.destroy("documents_delete", title="Delete stored documents", idempotent=False, deadline_s=300, step="delete")
+@step.destroy("documents_delete", title="Delete stored documents", idempotent=False, deadline_s=300)
 class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
     """Delete stored documents by name or glob, hash or tags, or with `snapshot_id` a snapshot. Not files on disk:
-    delete-files."""
+    files_delete."""
 
     name: Pattern | None = None
     names: Annotated[list[Glob], Meta(max_length=4096, description="Several of them")] = []
@@ -110,10 +110,10 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-@step.write("documents_restore", title="Restore stored files", idempotent=True, deadline_s=86_400, step="restore")
+@step.write("documents_restore", title="Restore stored files", idempotent=True, deadline_s=86_400)
 class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
     """Restore an earlier version to disk: the stored files of a collection or snapshot, below `output_directory`. Not
-    for one document (get with outputPath) or the trash (restore-files)."""
+    for one document (get with outputPath) or the trash (trash_restore)."""
 
     taken: ClassVar = {"create_dirs": ""}
     output_directory: Annotated[str, Meta(min_length=1, max_length=4096, description="Directory to write to")]

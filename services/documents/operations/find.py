@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params
+from proto.operation import Params, SaidIfAny, SaidToPrograms
 from proto.ops.documents.reading import (
     Collection,
     Extension,
@@ -38,23 +38,23 @@ class MatchedLine(msgspec.Struct, frozen=True, kw_only=True):
 
     line_number: int
     line_text: str
-    context_before: list[str]
-    context_after: list[str]
+    context_before: Annotated[list[str], SaidIfAny]
+    context_after: Annotated[list[str], SaidIfAny]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A document that was found."""
 
-    id: int
+    id: Annotated[int, SaidToPrograms]
     hash: str
     title: str
     path: str
-    name: str
+    name: Annotated[str, SaidToPrograms]
     score: Score
     snippet: Annotated[str, Meta(description="The passage that matched")]
     mime_type: str
     size: int
-    tags: list[str]
+    tags: Annotated[list[str], SaidIfAny]
     first_line: Annotated[int | None, Meta(description="Line of the text, from 1, where the snippet begins")] = None
     last_line: Annotated[int | None, Meta(description="Where it ends")] = None
     line_number: Annotated[int | None, Meta(description="The same as first_line, with `line_numbers`")] = None
@@ -70,20 +70,20 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     total: Annotated[int, Meta(description="Documents that matched; `results` has at most `limit`")]
     type: Annotated[str, Meta(description="What actually ran: keyword, semantic, hybrid, or hash")]
-    execution_time_ms: float
+    execution_time_ms: Annotated[float, SaidToPrograms]
     results: list[Found]
     paths: Annotated[list[str] | None, Meta(description="With `paths_only`, instead of results")]
-    corrected: Annotated[dict[str, str], Meta(description="Unknown words, and what was also searched for")]
+    corrected: Annotated[dict[str, str], Meta(description="Unknown words, and what was also searched for"), SaidIfAny]
     stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank, recent")]
-    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why"), SaidIfAny]
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
     note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
-@step.read("documents_search", title="Search stored documents", deadline_s=30, step="search")
+@step.read("documents_search", title="Search stored documents", deadline_s=30)
 class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     """Documents: search the store of added files by meaning and by words, misspelt ones too, or by `hash`. Not notes
-    (search_documents), conversations (transcripts_search) or exact patterns (grep)."""
+    (notes_search), conversations (chats_search) or exact patterns (documents_grep)."""
 
     taken: ClassVar = {
         "q": "query",
@@ -117,19 +117,19 @@ class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
     """A line that matches."""
 
     file: Annotated[str, Meta(description="Path of the document")]
-    hash: str
+    hash: Annotated[str, SaidToPrograms]
     line_number: Annotated[int, Meta(description="From 1")]
-    column: Annotated[int, Meta(description="Of the first match in the line, in characters from 1")]
+    column: Annotated[int, Meta(description="Of the first match in the line, in characters from 1"), SaidToPrograms]
     line_text: Annotated[str, Meta(description="The line, cut after 2000 characters")]
-    context_before: list[str]
-    context_after: list[str]
+    context_before: Annotated[list[str], SaidIfAny]
+    context_after: Annotated[list[str], SaidIfAny]
 
 
 class FileCount(msgspec.Struct, frozen=True, kw_only=True):
     """How many lines of a document match."""
 
     file: str
-    hash: str
+    hash: Annotated[str, SaidToPrograms]
     count: int
 
 
@@ -141,18 +141,18 @@ class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
     matches: list[GrepMatch]
     files: Annotated[list[str] | None, Meta(description="With `files_with_matches`, the paths")]
     counts: Annotated[list[FileCount] | None, Meta(description="With `count`, matching lines by document")]
-    counts_left_out: Annotated[int, Meta(description="Documents counted but not listed in `counts`")]
-    truncated: Annotated[bool, Meta(description="Whether there may be more: pass `cursor`")]
+    counts_left_out: Annotated[int, Meta(description="Documents counted but not listed in `counts`"), SaidIfAny]
+    truncated: Annotated[bool, Meta(description="Whether there may be more: pass `cursor`"), SaidIfAny]
     next_cursor: Annotated[str, Meta(description="Value of `cursor` for the next page")] | None
     searched: Annotated[int, Meta(description="Documents whose text was scanned, after the index narrowed them")]
-    execution_time_ms: float
-    degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
+    execution_time_ms: Annotated[float, SaidToPrograms]
+    degraded: Annotated[list[str], Meta(description="What could not be searched, and why"), SaidIfAny]
 
 
-@step.read("documents_grep", title="Grep stored documents", deadline_s=60, step="grep")
+@step.read("documents_grep", title="Grep stored documents", deadline_s=60)
 class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     """Grep stored documents: the lines that match a regular expression (RE2; look-around too), every match counted, or
-    `truncated` and `next_cursor` to continue. Only added files are searched. Not by meaning: search."""
+    `truncated` and `next_cursor` to continue. Only added files are searched. Not by meaning: documents_search."""
 
     taken: ClassVar = {
         "before_context": "context",
@@ -198,13 +198,13 @@ class GraphAnswer(msgspec.Struct, frozen=True, kw_only=True):
     connected_nodes: list[GraphNode]
     nodes: Annotated[list[GraphNode], Meta(description="The same as connected_nodes")]
     edges: list[GraphEdge]
-    node_type_counts: Annotated[dict[str, int], Meta(description="Number of nodes by type")]
+    node_type_counts: Annotated[dict[str, int], Meta(description="Number of nodes by type"), SaidIfAny]
     total: Annotated[int, Meta(description="Nodes in `connected_nodes`; with `list_type`, in the store")]
-    truncated: Annotated[bool, Meta(description="Whether `limit` or the cap on one node cut the answer")]
-    degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
+    truncated: Annotated[bool, Meta(description="Whether `limit` or the cap on one node cut the answer"), SaidIfAny]
+    degraded: Annotated[list[str], Meta(description="What is not in the graph yet"), SaidIfAny]
 
 
-@step.read("documents_graph", title="Code graph", deadline_s=30, step="graph")
+@step.read("documents_graph", title="Code graph", deadline_s=30)
 class DocumentsGraph(Params[GraphAnswer], frozen=True, kw_only=True):
     """Code graph of stored documents: which file or symbol DEFINES, CALLS, IMPORTS or links to which, from `hash`,
     `name` or `node_key`; or the types with `list_types`, `list_type`. Links of notes: graph_neighbors."""

@@ -24,14 +24,14 @@ SessionId = Annotated[
 
 
 class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that has started; `add` takes its id as `session`."""
+    """A session that has started; `documents_add` takes its id as `session`."""
 
     session_id: str
     label: str
     started: str
 
 
-@step.write("documents_session_start", idempotent=False, deadline_s=30, step="session.start")
+@step.write("documents_session_start", idempotent=False, deadline_s=30)
 class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
     """Begin a session: documents added until its stop carry its label."""
 
@@ -47,7 +47,7 @@ class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
     documents: Annotated[int, Meta(description="Documents added in it")]
 
 
-@step.write("documents_session_stop", idempotent=False, deadline_s=30, step="session.stop")
+@step.write("documents_session_stop", idempotent=False, deadline_s=30)
 class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
     """End a session and its watching; without an id, the last one this client started, else the only open one."""
 
@@ -62,7 +62,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     updated: int
 
 
-@step.write("documents_session_pin", idempotent=True, deadline_s=60, step="session.pin")
+@step.write("documents_session_pin", idempotent=True, deadline_s=60)
 class SessionPin(Params[Pinned], frozen=True, kw_only=True):
     """Pin documents by hash, path or glob: they get the tag `pinned`."""
 
@@ -73,7 +73,7 @@ class SessionPin(Params[Pinned], frozen=True, kw_only=True):
     metadata: Annotated[Metadata, Meta(description="Values to set as well")] = {}
 
 
-@step.write("documents_session_unpin", idempotent=True, deadline_s=60, step="session.unpin")
+@step.write("documents_session_unpin", idempotent=True, deadline_s=60)
 class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
     """Unpin documents, by hash, path or glob: takes the tag `pinned` away."""
 
@@ -92,7 +92,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int
 
 
-@step.write("documents_session_watch", idempotent=True, deadline_s=60, step="session.watch")
+@step.write("documents_session_watch", idempotent=True, deadline_s=60)
 class SessionWatch(Params[Watching], frozen=True, kw_only=True):
     """Watch a folder and add what changes below it, for as long as the session lasts; `enabled: false` ends it."""
 

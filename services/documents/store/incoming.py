@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from services.documents.store.compress import Codec
 from services.documents.store.kinds import SNIFF_BYTES, nature
-from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content, put_chunk
+from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, PackedContent, put_chunk
 
 BATCH_BYTES = 8 * 1024 * 1024
 BATCH_CHUNKS = 128
@@ -184,7 +184,7 @@ class Incoming:
     def digest(self) -> bytes:
         return self._hash.digest()
 
-    def content(self, name: str, mime: str | None) -> Content:
+    def content(self, name: str, mime: str | None) -> PackedContent:
         """Return the content, to be stored in the transaction that writes its document."""
         block = None if self.chunked else Block(*self._codec.pack(self.small))
-        return Content(self.digest, self.size, nature(self._head, name, mime), block, tuple(self._components))
+        return PackedContent(self.digest, self.size, nature(self._head, name, mime), block, tuple(self._components))

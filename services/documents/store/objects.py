@@ -34,7 +34,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None
 
 
-class Content(msgspec.Struct, frozen=True, gc=False):
+class PackedContent(msgspec.Struct, frozen=True, gc=False):
     """A content ready to be stored: a block, or the parts (offset, chunk id) of a large one."""
 
     hash: bytes
@@ -90,7 +90,7 @@ def stored_ids(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]
     return dict(db.execute(query, (apsw.carray(wanted),)))
 
 
-def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int | None], list[int]]:
+def put_many(db: apsw.Connection, contents: Sequence[PackedContent]) -> tuple[list[int | None], list[int]]:
     """Store contents, small ones in packs.
 
     Returns the id of each content (None if it was expected to be stored but is not), and the ids of the new ones.

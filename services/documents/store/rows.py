@@ -17,7 +17,7 @@ import apsw
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.reading import Document, Scalar
 from proto.suggestions import did_you_mean
-from services.documents.store import globs, tables
+from services.documents.store import globs, objects, tables
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")
@@ -266,6 +266,22 @@ def pick(
         listed = ", ".join(several[:5]) + ", …" * (len(several) > 5)
         raise OperationError(f"{said} is ambiguous: {why[0]} ({listed}); {why[1]}", field=field_)
     return rows
+
+
+def content_hash(db: apsw.Connection, hash_: str) -> bytes:
+    """Return the hash of the one content of a document or snapshot whose hash has this prefix.
+
+    Raises:
+        InvalidParams: the prefix is malformed.
+        OperationError: there is no such content, or there are several.
+    """
+    query = f"SELECT hash FROM object WHERE hash BETWEEN ? AND ? AND {objects.HELD} LIMIT 2"
+    found = [each for (each,) in db.execute(query, hash_range(hash_))]
+    if not found:
+        raise OperationError(f"no stored content has the hash {hash_digits(hash_)}", field="hash")
+    if len(found) > 1:
+        raise OperationError(f"several hashes begin with {hash_digits(hash_)}; give more digits", field="hash")
+    return bytes(found[0])
 
 
 def nearest(db: apsw.Connection, wanted: str) -> str:

@@ -136,6 +136,17 @@ def versions(db: apsw.Connection, path: str) -> list[Version]:
     ]
 
 
+def entry_of(db: apsw.Connection, snapshot: str, path: str) -> SnapshotEntry:
+    """Return a file of a snapshot, by its absolute path or by that within the snapshot's directory. Raises
+    OperationError."""
+    found = find(db, snapshot)
+    wanted = {path, f"{found.directory.rstrip('/')}/{path}"}
+    entry = next((each for each in entries(db, found.id) if each.path in wanted), None)
+    if entry is None:
+        raise OperationError(f"the snapshot {found.id} of {found.directory} has no file {path[:1000]!r}", field="path")
+    return entry
+
+
 def entries(db: apsw.Connection, id_: str) -> Iterator[SnapshotEntry]:
     listing = db.execute("SELECT listing FROM snapshot WHERE id=?", (id_,)).get
     listed = _decoder.decode(zstd.decompress(listing))

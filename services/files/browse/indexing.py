@@ -31,7 +31,7 @@ class IndexTools:
     @handles(ops.Index)
     async def index(self, params: ops.Index, ctx: Context) -> ops.IndexResult:
         began = time.monotonic()
-        asked = paths.clean(params.root, "root")
+        asked = self._core.roots.clean(params.root, "root")
         root = await trio.to_thread.run_sync(self._core.roots.real, asked, "root")
         rows = schema.ALL if params.no_ignore else schema.RULED
         if not params.force and params.max_age:
@@ -48,7 +48,7 @@ class IndexTools:
         if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
             # This removes it from the index, if its parent directory exists.
             await self._core.jobs.scan(root)
-            raise OperationError(f"{paths.shown(root)} does not exist")
+            raise OperationError(await trio.to_thread.run_sync(self._core.roots.missing, root))
         job = await self._core.jobs.start(
             root, background=params.async_, force=params.force, max_age_s=params.max_age, rows=rows
         )

@@ -52,7 +52,7 @@ class BrowseTools(Family):
         def query(db: apsw.Connection) -> tuple[ops.NavigateResult, dict[int, str]]:
             path, folder = find_indexed(db, self._core.roots, params.path, follow=True)
             if folder.kind != schema.DIRECTORY:
-                why = f"is a {schema.KINDS[folder.kind]}, not a directory; use `inspect`"
+                why = f"is a {schema.KINDS[folder.kind]}, not a directory; use `files_inspect`"
                 raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
             limit = min(params.limit, ENOUGH)
             total, from_, given = _children(self._core.columns, db, folder.id, order, limit + params.offset)
@@ -75,7 +75,7 @@ class BrowseTools(Family):
             if whole:
                 summary = (
                     f"This folder is shown as one row for its {folder.files} files and {folder.directories} folders,"
-                    f" {folder.size} bytes; `index` it with no_ignore to list them."
+                    f" {folder.size} bytes; `files_index` it with no_ignore to list them."
                 )
             job = self._core.jobs.scanning(path)
             result = ops.NavigateResult(

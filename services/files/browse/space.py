@@ -234,7 +234,9 @@ def _compared(
     there = scans_of(db, path)
     shown = [times.rfc3339(at) for at in there]
     if not there:
-        raise InvalidParams(f"`path`: {paths.shown(path)} has no completed scan; call `index` first", field="path")
+        raise InvalidParams(
+            f"`path`: {paths.shown(path)} has no completed scan; call `files_index` first", field="path"
+        )
     later = there[0] if until is None else next((at for at in there if at <= until), there[-1])
     older = [at for at in there if at < later] or [later]
     start = older[0] if since is None else next((at for at in there if at <= since), there[-1])

@@ -64,8 +64,8 @@ class UriResources(Family):
         total: int = fetch_value(db, "SELECT count(*) FROM entry WHERE scanned > 0")
         return ops.NodePage(entries=found, **place("nodes", params, len(found), total))
 
-    @handles(ops.Node)
-    async def node(self, params: ops.Node, ctx: Context) -> InspectResult:
+    @handles(ops.NodeEntry)
+    async def node(self, params: ops.NodeEntry, ctx: Context) -> InspectResult:
         return await self._reading.inspect(Inspect(path=f"/{params.path}"), ctx)
 
     async def _of_file(

@@ -25,16 +25,21 @@ from proto.errors import LinckiaError
 from proto.wire import frames
 from services.files import paths
 from services.files.changes import disk, following
+from services.files.changes.additions import Additions
 from services.files.changes.copying import PREFIX, Copy
 from services.files.changes.disk import Item, OpenItem, OpenPath, Refused, opened, placed
 from services.files.changes.following import Follow
+from services.files.changes.recording import Records
 from services.files.index.listing import MAX_INT, DiskEntry, look
 from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots
+from services.files.store import schema
 from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
-from services.runtime import keyed
+from services.runtime import change_log, keyed
+from services.runtime.change_log import Change
 from services.runtime.replace import rename
+from services.runtime.rewrite import missing_folders
 
 CHUNK_ITEMS = 100
 """Most items per transaction; items of one transaction do not affect each other."""
@@ -52,6 +57,7 @@ class Changes:
         self._trash = data_dir / "trash"
         self._left: list[int] = []
         """Intents of changes that the index could not follow yet."""
+        self.additions = Additions(tree, roots, self.defer)
 
     def run(self, items: Sequence[Item], go_on: Callable[[int], None]) -> None:
         """Make all changes in order, and store in each item what became of it.
@@ -109,13 +115,23 @@ class Changes:
             ready = []
             for item in chunk:
                 try:
-                    ready.append(self._open(item, stack))
+                    if (each := self._open(item, stack)) is not None:
+                        ready.append(each)
                 except Refused as error:
                     item.error = str(error)
             if not ready:
                 return
             self._note(ready)
+            records = Records(ready)
             try:
+                records.begin()
+                # All items of a call are of the same kind.
+                if ready[0].item.kind == "copy":
+                    self.additions.copy(ready, go_on)
+                    return
+                if ready[0].item.kind == "folder":
+                    self.additions.make(ready)
+                    return
                 for each in ready:
                     if each.target is None:
                         self._delete(each)
@@ -128,7 +144,17 @@ class Changes:
                 self._left += [each.intent for each in ready]
                 with contextlib.suppress(LinckiaError):
                     chunk[0].scan += self._recover_deferred()
+                for each in ready:
+                    each.item.made = each.item.done or self._was_made(each)
                 raise
+            finally:
+                records.end()
+
+    def _was_made(self, each: OpenItem) -> bool:
+        inode, device = each.status.st_ino & MAX_INT, each.status.st_dev & MAX_INT
+        return self._was_done(
+            each.item.kind, each.item.source, each.item.target or None, inode, device, each.item.trash_id
+        )
 
     def defer(self, intent: int) -> None:
         """Have the index follow this change before the next one is made."""
@@ -140,20 +166,25 @@ class Changes:
         del self._left[: len(left)]
         return scan
 
-    def _open(self, item: Item, stack: contextlib.ExitStack) -> OpenItem:
-        """Open an item's source and target. Raises Refused."""
+    def _open(self, item: Item, stack: contextlib.ExitStack) -> OpenItem | None:
+        """Open an item's source and target; None if there is nothing to do. Raises Refused."""
+        if item.kind == "folder":
+            return self.additions.open_folder(item, stack)
         if item.kind == "restore":
             source = OpenPath(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
         else:
             if item.exact and not os.path.lexists(paths.to_os(item.source)):
-                raise Refused(f"`{item.source_field}`: {paths.shown(item.source)} does not exist")
+                raise Refused(self._roots.missing(item.source, item.source_field))
             source = stack.enter_context(opened(self._roots, item.source, item.source_field))
-            self.check(source.path, item.source_field)
+            if item.kind == "copy":
+                disk.check_readable(self._roots, source.path, item.source_field)
+            else:
+                disk.check_writable(self._roots, source.path, item.source_field)
             item.source = source.path
         try:
             status = source.status()
             if status is None:
-                raise Refused(f"`{item.source_field}`: {paths.shown(item.source)} does not exist")
+                raise Refused(self._roots.missing(item.source, item.source_field))
             deletes = item.kind in ("delete", "trash") and stat.S_ISDIR(status.st_mode)
             if deletes and not item.force and not disk.is_empty(source):
                 raise Refused(disk.not_empty(source.path))
@@ -165,23 +196,22 @@ class Changes:
             return OpenItem(
                 item, source, OpenPath(stack.enter_context(self._open_trash()), "", str(self._trash)), status
             )
+        if item.make:
+            # Before missing directories are made.
+            place = disk.placed(self._roots, item.target, item.target_field)
+            disk.check_not_inside(source.path, place, item.target_field)
+            above = missing_folders(os.path.dirname(paths.to_os(place)))
+            stack.enter_context(change_log.recorded([Change("folder", folder) for folder in above]))
         target = stack.enter_context(
             opened(
                 self._roots, item.target, item.target_field, make=item.make,
                 moved=disk.unmoved(self._roots, item, source.path),
             )
         )  # fmt: skip
-        self.check(target.path, item.target_field)
+        disk.check_writable(self._roots, target.path, item.target_field)
         disk.check_not_inside(source.path, target.path, item.target_field)
         item.target = target.path
         return OpenItem(item, source, target, status)
-
-    def check(self, path: str, named: str) -> None:
-        """Raises Refused if changing a path would affect a root, or something that may not be accessed or written."""
-        if refusal := self._roots.all.refusal_of_all(paths.to_os(path)):
-            raise Refused(f"`{named}`: {refusal}")
-        if inside := [root for root in self._roots.paths if paths.is_within(root, (path,))]:
-            raise Refused(f"`{named}`: {paths.shown(path)} contains the root {paths.shown(inside[0])}")
 
     def _open_trash(self) -> contextlib.AbstractContextManager[int]:
         self._trash.mkdir(mode=0o700, exist_ok=True)
@@ -285,7 +315,7 @@ class Changes:
         remove_note(self._trash, trash_id)
 
     def _forget(self, db: apsw.Connection, each: OpenItem) -> None:
-        self._remove_intent(db, each.intent, done=each.item.done)
+        following.remove_intent(db, each.intent, done=each.item.done)
         if each.item.kind == "trash" and each.item.error is not None:
             assert each.item.trash_id is not None
             self._leave_trash(db, each.item.trash_id)
@@ -341,12 +371,7 @@ class Changes:
                 self._followed(db, item)
             elif self._follow.seen(db, item.source):
                 item.scan.append(item.source)
-            self._remove_intent(db, each.intent, done=item.done)
-
-    @staticmethod
-    def _remove_intent(db: apsw.Connection, id_: int, *, done: bool) -> None:
-        db.execute("DELETE FROM intent WHERE id = ?", (id_,))
-        keyed.settle_step(db, id_, done=done)
+            following.remove_intent(db, each.intent, done=item.done)
 
     # Recovery after a crash
 
@@ -370,7 +395,7 @@ class Changes:
                     continue
                 done = self._was_done(*row)
                 scan += self._recover(db, id_, *row)
-                self._remove_intent(db, id_, done=done)
+                following.remove_intent(db, id_, done=done)
         return scan
 
     def _was_done(
@@ -384,9 +409,15 @@ class Changes:
                 return not is_in_trash and target is not None and look(target) is not None
             case "delete":
                 return look(source) is None
+            case "folder":
+                made = look(source)
+                return made is not None and made.kind == schema.DIRECTORY
             case "move" if target is not None:
                 there = look(target)
                 return there is not None and (there.inode, there.device) == (inode, device) and look(source) is None
+            case "copy" if target is not None:
+                there = look(target)
+                return there is not None and (there.inode, there.device) == (inode, device)
         return False
 
     def _recover(
@@ -404,7 +435,10 @@ class Changes:
             there = look(target)
             if there is not None and (there.inode, there.device) == (inode, device) and look(source) is None:
                 return [target] if self._follow.moved(db, source, target) else []
-        changed = [path for path in (source if kind != "restore" else None, target) if path]
+        if kind in ("copy", "folder"):
+            changed = [following.highest_new(db, target or source)]
+        else:
+            changed = [path for path in (source if kind != "restore" else None, target) if path]
         return [path for path in changed if self._follow.seen(db, path)]
 
     def _remove_copy(self, intent: int, target: str | None) -> None:
@@ -453,3 +487,4 @@ def take_up(items: Sequence[Item]) -> None:
             found = frames.read_body(value, Outcome)
             item.source, item.target, item.trash_id = found.source, found.target, found.trash_id
             item.done, item.error = True, None
+            change_log.go_on()

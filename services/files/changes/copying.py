@@ -1,8 +1,9 @@
-"""Copies to another file system that may replace the original.
+"""Copies of files and directories, which may replace the original.
 
-A copy is verified byte by byte and keeps modes, owners, times, extended attributes and hard links; it is discarded if
-the original changed meanwhile. It is made under a temporary name next to its target and is durable before it gets its
-final name. The original is deleted only if it is unchanged. Any earlier failure leaves the original untouched.
+A copy keeps modes, owners, times, extended attributes and hard links; it is discarded if the original changed
+meanwhile. It is made under a temporary name next to its target and is durable before it gets its final name. A copy
+that replaces the original is verified byte by byte, and the original is deleted only if it is unchanged; any earlier
+failure leaves it untouched. Another copy shares the original's blocks if the file system can do that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ PREFIX = ".linckia-moving-"
 """Name prefix of unfinished copies, which a crash may leave behind."""
 
 CHUNK = 1 << 20
+SHARED_CHUNK = 1 << 24
+"""Bytes that the system copies at once; a file system that shares blocks does so at no cost."""
 MAX_DEPTH = 500
 """Deepest nesting of directories that can be copied."""
 
@@ -46,10 +49,12 @@ class _State(NamedTuple):
 
 
 class Copy:
-    """A copy in progress: call `make`, put the copy in its place, then call `delete_original`."""
+    """A copy in progress: call `make` and put the copy in its place. If it `replaces` the original, then call
+    `delete_original`."""
 
-    def __init__(self, source: OpenPath, target: OpenPath, go_on: Callable[[], None]) -> None:
+    def __init__(self, source: OpenPath, target: OpenPath, go_on: Callable[[], None], *, replaces: bool = True) -> None:
         """`go_on` is called periodically and may raise to stop the copy."""
+        self._replaces = replaces
         self._source = source
         self._target = target
         self._go_on = go_on
@@ -125,26 +130,44 @@ class Copy:
 
     def _copy_file(self, from_: int, name: str, to: int, new: str, status: os.stat_result) -> None:
         with disk.open_at(name, _OLD, from_) as source, disk.open_at(new, _NEW, to, 0o600) as target:
-            read = hashlib.blake2b()
-            while chunk := os.read(source, CHUNK):
-                self._go_on()
-                read.update(chunk)
-                rest = memoryview(chunk)
-                while rest:
-                    rest = rest[os.write(target, rest) :]
-            _keep(source, target, status)
-            os.fsync(target)
-            # Verify the data on disk rather than in the page cache, if the system allows it.
-            os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.lseek(target, 0, os.SEEK_SET)
-            written = hashlib.blake2b()
-            while chunk := os.read(target, CHUNK):
-                self._go_on()
-                written.update(chunk)
-            if read.digest() != written.digest():
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if self._replaces:
+                self._copy_and_verify(source, target, status)
+            else:
+                self._share(source, target)
+                self._read_into(source, target)
+                _keep(source, target, status)
+                os.fsync(target)
             if _State.of(os.fstat(source)) != _State.of(status):
                 raise Refused(f"{paths.shown(self._source.path)} changed while it was being copied")
+
+    def _share(self, source: int, target: int) -> None:
+        """Have the system copy as much as it can, which shares blocks if the file system does."""
+        with contextlib.suppress(OSError):
+            while os.copy_file_range(source, target, SHARED_CHUNK):
+                self._go_on()
+
+    def _read_into(self, source: int, target: int, seen: Callable[[bytes], None] = lambda chunk: None) -> None:
+        while chunk := os.read(source, CHUNK):
+            self._go_on()
+            seen(chunk)
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[os.write(target, rest) :]
+
+    def _copy_and_verify(self, source: int, target: int, status: os.stat_result) -> None:
+        read = hashlib.blake2b()
+        self._read_into(source, target, read.update)
+        _keep(source, target, status)
+        os.fsync(target)
+        # Verify the data on disk rather than in the page cache, if the system allows it.
+        os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.lseek(target, 0, os.SEEK_SET)
+        written = hashlib.blake2b()
+        while chunk := os.read(target, CHUNK):
+            self._go_on()
+            written.update(chunk)
+        if read.digest() != written.digest():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def _delete(self, above: int, name: str, at: str) -> list[str]:
         """Delete the entries that are unchanged since they were copied. Returns the others."""

@@ -19,6 +19,9 @@ from services.files import paths
 from services.files.paths import FileRoots
 from services.files.store.database import Note
 
+MAX_NAME_BYTES = 255
+"""Longest name of an entry on the file systems of Linux."""
+
 _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -59,7 +62,7 @@ class Item:
     """A change and its result."""
 
     kind: str
-    """One of "move", "trash", "restore" and "delete"."""
+    """One of "move", "copy", "folder", "trash", "restore" and "delete"."""
     source: str
     target: str = ""
     source_field: str = "from"
@@ -73,6 +76,10 @@ class Item:
     scan: list[str] = field(default_factory=list)
     """Paths to scan so that the index is complete."""
     done: bool = False
+    made: bool = False
+    """Whether it was changed on disk, although the call failed."""
+    existed: bool = False
+    """Whether the directory to be made exists already."""
     step: str = ""
     """Its number in a call with an idempotency key, which stores its outcome."""
 
@@ -134,11 +141,13 @@ def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved
 def placed(roots: FileRoots, path: str, field: str, *, moved: str = "") -> str:
     """Return the path with every link but the last resolved (see `FileRoots.place`). Raises Refused."""
     try:
-        place = roots.place(paths.clean(path, field), field, moved=moved)
+        place = roots.place(roots.clean(path, field), field, moved=moved)
     except LinckiaError as error:
         raise Refused(error.failure.message) from None
+    if any(len(os.fsencode(paths.to_os(name))) > MAX_NAME_BYTES for name in place.split("/")):
+        raise Refused(f"`{field}`: {paths.shown(place)} has a name of more than {MAX_NAME_BYTES} bytes")
     if place in roots.paths:
-        raise Refused(f"`{field}`: {paths.shown(place)} is a root and cannot be changed")
+        raise Refused(f"`{field}`: {paths.shown(place)} is a root, which cannot be moved, copied or deleted itself")
     return place
 
 
@@ -183,10 +192,29 @@ def exists(named: str, path: str) -> str:
     return f"`{named}`: {paths.shown(path)} already exists and is not overwritten"
 
 
+def not_folder(named: str, path: str) -> str:
+    """Return the message for a directory to be made where something else is."""
+    return f"`{named}`: {paths.shown(path)} exists and is not a directory"
+
+
+def check_writable(roots: FileRoots, path: str, named: str) -> None:
+    """Raises Refused if changing a path would affect a root, or something that may not be accessed or written."""
+    if refusal := roots.all.refusal_of_all(paths.to_os(path)):
+        raise Refused(f"`{named}`: {refusal}")
+    if inside := [root for root in roots.paths if paths.is_within(root, (path,))]:
+        raise Refused(f"`{named}`: {paths.shown(path)} contains the root {paths.shown(inside[0])}")
+
+
+def check_readable(roots: FileRoots, path: str, named: str) -> None:
+    """Raises Refused if copying a path would read something that may not be accessed."""
+    if refusal := roots.all.refusal_of_all(paths.to_os(path), write=False):
+        raise Refused(f"`{named}`: {refusal}")
+
+
 def check_not_inside(source: str, target: str, named: str) -> None:
     """Raises Refused if the target is inside the source."""
     if target != source and paths.is_within(target, (source,)):
-        raise Refused(f"`{named}`: {paths.shown(target)} is inside the directory to be moved")
+        raise Refused(f"`{named}`: {paths.shown(target)} is inside {paths.shown(source)} itself")
 
 
 def sync(folder: int) -> None:

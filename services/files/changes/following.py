@@ -17,6 +17,7 @@ from services.files.index.listing import DiskEntry, look
 from services.files.index.tree import StoredEntry, Tree, below, find, find_scanned, last_scan
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
+from services.runtime import keyed
 
 SALVAGED = 0
 """Trash id that stands for the former set members of a damaged database."""
@@ -108,6 +109,23 @@ class Follow:
             if (stored.mtime, stored.ctime) == (found.mtime, found.ctime):
                 return
             edit.put(stored.parent, paths.split(at)[0], found)
+
+
+def remove_intent(db: apsw.Connection, id_: int, *, done: bool) -> None:
+    """Delete the record of a change, and store whether it was done for the call with a key that asked for it."""
+    db.execute("DELETE FROM intent WHERE id = ?", (id_,))
+    keyed.settle_step(db, id_, done=done)
+
+
+def highest_new(db: apsw.Connection, path: str) -> str:
+    """Return the highest directory at or above a new entry that the index lacks, although it has the one above; the
+    path itself if there is none."""
+    highest = path
+    for at in paths.ancestors(path):
+        if find_scanned(db, at) is not None:
+            return highest
+        highest = at
+    return path
 
 
 def _inside(path: str) -> tuple[str, str]:

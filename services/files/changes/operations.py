@@ -1,4 +1,4 @@
-"""`rename-files`, `move-files`, `delete-files` and the trash, with dry runs: each item of a dry run sees the disk as
+"""`files_rename`, `files_move`, `files_delete` and the trash, with dry runs: each item of a dry run sees the disk as
 the previous items would have left it."""
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from services.files.query import named
 from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
+from services.files.undo.journal import Journal
 from services.runtime import keyed
 from services.runtime.handlers import Context, handles
 from services.shared import times
 
-T = TypeVar("T", ops.Relocations, ops.Deletions)
+T = TypeVar("T", ops.Relocations, ops.FoldersMade, ops.Deletions)
 
-_OF_NOTES = "links from other notes to a renamed Markdown note are not updated; use rename_note to rewrite them"
+_OF_NOTES = "links from other notes to a renamed Markdown note are not updated; use notes_rename to rewrite them"
 
 MAX_NOTIFIED = 100
 """Most changed paths per call that subscribers are notified of."""
@@ -41,11 +42,16 @@ MAX_NOTIFIED = 100
 class ChangeTools(Family):
     """The operations of `services.files.operations.changes`."""
 
-    def __init__(self, core: Core, changes: Changes, behind: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, core: Core, changes: Changes, behind: Callable[[Sequence[str]], None], journal: Journal) -> None:
         super().__init__(core)
+        self._journal = journal
         self._changes = changes
         self._behind = behind
         self._turn = trio.Lock()
+
+    async def perform(self, items: Sequence[Item], ctx: Context) -> None:
+        """Make changes for an undo, and store in each item what became of it."""
+        await self._perform(items, False, ctx)
 
     async def _perform(self, items: Sequence[Item], dry_run: bool, ctx: Context) -> None:
         for number, item in enumerate(items):
@@ -80,26 +86,49 @@ class ChangeTools(Family):
             self._behind(unread)
 
     async def _relocate(
-        self, given: Sequence[ops.Relocation], dry_run: bool, make: bool, ctx: Context
+        self, given: Sequence[ops.Relocation], dry_run: bool, ctx: Context, *, make: bool = False, renames: bool = False
     ) -> ops.Relocations:
-        items = [Item("move", _cleaned(each.from_), _cleaned(each.to), make=make) for each in given]
+        roots = self._core.roots
+        items = [Item("move", _cleaned(roots, each.from_), _target(roots, each, renames), make=make) for each in given]
         await self._perform(items, dry_run, ctx)
         return _relocations([(each.from_, each.to) for each in given], items, dry_run)
 
     @handles(ops.RenameFiles, resumes=True)
     async def rename(self, params: ops.RenameFiles, ctx: Context) -> ops.Relocations:
-        done = await self._relocate(params.renames, params.dry_run, False, ctx)
+        done = await self._relocate(params.renames, params.dry_run, ctx, renames=True)
         notes = any(each.status != "error" and each.from_.lower().endswith(".md") for each in done.results)
         return structs.replace(done, hint=_OF_NOTES) if notes else done
 
     @handles(ops.MoveFiles, resumes=True)
     async def move(self, params: ops.MoveFiles, ctx: Context) -> ops.Relocations:
-        return await self._relocate(params.moves, params.dry_run, params.make_directories, ctx)
+        return await self._relocate(params.moves, params.dry_run, ctx, make=params.make_directories)
+
+    @handles(ops.CopyFiles, resumes=True)
+    async def copy(self, params: ops.CopyFiles, ctx: Context) -> ops.Relocations:
+        roots, make = self._core.roots, params.make_directories
+        items = [
+            Item("copy", _cleaned(roots, each.from_), _cleaned(roots, each.to), make=make) for each in params.copies
+        ]
+        await self._perform(items, params.dry_run, ctx)
+        return _relocations([(each.from_, each.to) for each in params.copies], items, params.dry_run)
+
+    @handles(ops.CreateFolders, resumes=True)
+    async def create_folders(self, params: ops.CreateFolders, ctx: Context) -> ops.FoldersMade:
+        items = [Item("folder", _cleaned(self._core.roots, path), source_field="paths") for path in params.paths]
+        await self._perform(items, params.dry_run, ctx)
+        results = [
+            ops.FolderOutcome(path=path, status=_status(item, params.dry_run), error=item.error, existed=item.existed)
+            for path, item in zip(params.paths, items, strict=True)
+        ]
+        return _told(ops.FoldersMade, results, params.dry_run)
 
     @handles(ops.DeleteFiles, resumes=True)
     async def delete(self, params: ops.DeleteFiles, ctx: Context) -> ops.Deletions:
         kind = "trash" if self._core.settings.trash else "delete"
-        items = [Item(kind, _cleaned(path), source_field="path", force=params.force) for path in params.paths]
+        items = [
+            Item(kind, _cleaned(self._core.roots, path), source_field="path", force=params.force)
+            for path in params.paths
+        ]
         await self._perform(items, params.dry_run, ctx)
         results = [
             ops.DeletionOutcome(
@@ -118,9 +147,11 @@ class ChangeTools(Family):
         if not params.paths and not params.items:
             raise InvalidParams("`paths`: required: paths to restore, or their ids in `items`", field="paths")
 
+        roots = self._core.roots
+
         def find(db: apsw.Connection) -> list[Item]:
-            by_path = [_restorable(db, path, None, None) for path in params.paths]
-            return by_path + [_restorable(db, "", each.trash_id, each.to) for each in params.items]
+            by_path = [_restorable(db, roots, path, None, None) for path in params.paths]
+            return by_path + [_restorable(db, roots, "", each.trash_id, each.to) for each in params.items]
 
         items = await self._core.database.read(find)
         for number, item in enumerate(items):
@@ -161,6 +192,7 @@ class ChangeTools(Family):
         async with self._turn:
             ids = await self._core.database.read(query)
             problems = await trio.to_thread.run_sync(self._changes.empty, ids)
+            await self._journal.purge_trash(ids)
         earlier = len(keyed.steps())
         return ops.EmptiedTrash(
             deleted=len(ids) + earlier - len(problems),
@@ -181,25 +213,36 @@ async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:
         await core.database.write(change)
 
 
-def _cleaned(path: str) -> str:
+def _cleaned(roots: FileRoots, path: str) -> str:
     """Clean a path; an invalid one is returned as given, and reported later for its item."""
     try:
-        return paths.clean(path, "path")
+        return roots.clean(path, "path")
     except InvalidParams:
         return path
 
 
-def _restorable(db: apsw.Connection, path: str, trash_id: int | None, to: str | None) -> Item:
+def _target(roots: FileRoots, given: ops.Relocation, renames: bool) -> str:
+    """Return where an entry goes; to rename it, a name alone is enough."""
+    if "/" in given.to or not renames:
+        return _cleaned(roots, given.to)
+    return _cleaned(roots, paths.as_folder(paths.parent(_cleaned(roots, given.from_))) + given.to)
+
+
+def _restorable(db: apsw.Connection, roots: FileRoots, path: str, trash_id: int | None, to: str | None) -> Item:
     if trash_id is None:
-        row = fetch_one(db, "SELECT id, path FROM trash WHERE path = ? ORDER BY id DESC", (_cleaned(path),))
-        missing = f"`paths`: {paths.shown(path)} is not in the trash; see list-trash"
+        row = fetch_one(db, "SELECT id, path FROM trash WHERE path = ? ORDER BY id DESC", (_cleaned(roots, path),))
+        missing = f"`paths`: {paths.shown(path)} is not in the trash; see trash_list"
     else:
         row = fetch_one(db, "SELECT id, path FROM trash WHERE id = ?", (trash_id,))
-        missing = f"`trashId`: no item {trash_id} in the trash; see list-trash"
+        missing = f"`trashId`: no item {trash_id} in the trash; see trash_list"
     if row is None:
         return Item("restore", path, path, error=missing)
     return Item(
-        "restore", row[1], _cleaned(to or row[1]), target_field="paths" if trash_id is None else "to", trash_id=row[0]
+        "restore",
+        row[1],
+        _cleaned(roots, to or row[1]),
+        target_field="paths" if trash_id is None else "to",
+        trash_id=row[0],
     )
 
 
@@ -240,6 +283,9 @@ class _Preview:
         self._changes = changes
         self._roots = roots
         self._moves: list[tuple[str, str | None]] = []
+        self._copies: set[int] = set()
+        """Which of the moves leave their source in place."""
+        self._made: set[str] = set()
 
     def run(self, items: Sequence[Item]) -> None:
         """Predict the result of each item, in order."""
@@ -252,15 +298,22 @@ class _Preview:
                 item.error = disk.describe_error(item.source, error)
 
     def _run(self, item: Item) -> None:
+        if item.kind == "folder":
+            self._make(item)
+            return
         source: str | None = None
         if item.kind != "restore":
             source = placed(self._roots, item.source, item.source_field)
-            self._changes.check(source, item.source_field)
+            if item.kind == "copy":
+                disk.check_readable(self._roots, source, item.source_field)
+            else:
+                disk.check_writable(self._roots, source, item.source_field)
             status = self._status(source)
             if status is None:
-                raise Refused(f"`{item.source_field}`: {paths.shown(source)} does not exist")
-            self._check_writable(source)
-            if item.kind != "move":
+                raise Refused(self._roots.missing(source, item.source_field))
+            if item.kind != "copy":
+                self._check_writable(source)
+            if item.kind not in ("move", "copy"):
                 if stat.S_ISDIR(status.st_mode) and not item.force and self._holds_something(source):
                     raise Refused(disk.not_empty(source))
                 self._moves.append((source, None))
@@ -268,7 +321,7 @@ class _Preview:
         target = placed(
             self._roots, item.target, item.target_field, moved=disk.unmoved(self._roots, item, source or "")
         )
-        self._changes.check(target, item.target_field)
+        disk.check_writable(self._roots, target, item.target_field)
         if source is not None:
             disk.check_not_inside(source, target, item.target_field)
         above = paths.parent(target)
@@ -282,16 +335,30 @@ class _Preview:
         if self._status(target) is not None:
             raise Refused(disk.exists(item.target_field, target))
         self._check_writable(target)
+        if item.kind == "copy":
+            self._copies.add(len(self._moves))
         self._moves.append((source or "", target))
+
+    def _make(self, item: Item) -> None:
+        place = self._changes.additions.folder(item)
+        item.existed = item.existed or place in self._made
+        if item.existed:
+            return
+        above = next(at for at in paths.ancestors(place) if os.path.lexists(paths.to_os(at)))
+        if not os.path.isdir(paths.to_os(above)):
+            raise Refused(f"`{item.source_field}`: {paths.shown(above)} is not a directory")
+        if not os.access(paths.to_os(above), os.W_OK):
+            raise Refused(f"{paths.shown(above)} is not writable")
+        self._made |= {place, *paths.ancestors(place)}
 
     def _origin(self, path: str) -> str | None:
         """Return the current path of the entry that the moves so far would put at `path`, or None."""
-        for source, target in reversed(self._moves):
+        for number, (source, target) in reversed(list(enumerate(self._moves))):
             if target is not None and paths.is_within(path, (target,)):
                 if not source:
                     return None
                 path = source + path[len(target) :]
-            elif source and paths.is_within(path, (source,)):
+            elif source and number not in self._copies and paths.is_within(path, (source,)):
                 return None
         return path
 

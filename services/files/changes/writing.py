@@ -25,6 +25,7 @@ from services.files.paths import FileRoots
 from services.files.store import schema
 from services.files.store.database import Note, remove_note, write_note
 from services.runtime import keyed, rewrite
+from services.runtime.change_log import named
 from services.runtime.replace import create_file
 from services.runtime.rewrite import Rewritten
 
@@ -59,7 +60,7 @@ class Writing:
         content goes to the trash, and the trash id is returned. `answer` makes the answer to the call of both."""
         noted: _Noted | None = None
 
-        def replacing(done: Rewritten) -> None:
+        def replacing(done: Rewritten) -> int | None:
             nonlocal noted
             if noted is not None:
                 self._undo(noted)
@@ -68,6 +69,7 @@ class Writing:
             noted = self._begin(paths.to_text(done.path), kind, done.path, done.before, done.after, answered)
             if noted.trash_id is not None:
                 self._put_into_trash(noted.trash_id, done)
+            return noted.trash_id
 
         try:
             done = rewrite.rewrite(
@@ -113,7 +115,7 @@ class Writing:
             )
             noted = _Noted(path, db.last_insert_rowid(), trash_id)
             if (call := keyed.serving()) is not None:
-                keyed.intend(db, call, file, before, after, answer(trash_id))
+                keyed.intend(db, call, file, before, after, named(answer(trash_id), begins=True))
         if trash_id is not None:
             self._trash.mkdir(mode=0o700, exist_ok=True)
             write_note(self._trash, trash_id, note)

@@ -216,7 +216,7 @@ class Jobs:
         """Return a job as it is now. Raises OperationError if it does not exist."""
         found = await self._database.read(lambda db: find_job(db, id_, self._counts))
         if found is None:
-            raise OperationError(f"no job {id_}; list-jobs lists them")
+            raise OperationError(f"no job {id_}; jobs_list lists them")
         return found
 
     async def list(

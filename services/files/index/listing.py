@@ -8,6 +8,7 @@ directory itself was created, removed, renamed or written in between.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import operator
@@ -201,6 +202,10 @@ def look(path: str) -> DiskEntry | None:
         status = os.lstat(paths.to_os(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
     return DiskEntry.of(paths.split(path)[1], status)
 
 

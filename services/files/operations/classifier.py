@@ -33,26 +33,26 @@ class ClassifierJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The job that was started."""
 
-    job_id: Annotated[int, Meta(description="For classifier-job-progress")]
+    job_id: Annotated[int, Meta(description="For classifier_progress")]
     source_path: str
     operations: list[Classifier]
     status: ClassifierStatus
 
 
-@tool.write("rerun-classifier", idempotent=True, deadline_s=30)
+@tool.write("classifier_run", idempotent=True, deadline_s=30)
 class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rename="camel"):
-    """Make thumbnail, video frames and metadata of a file again, as a job. To read them: inspect."""
+    """Make thumbnail, video frames and metadata of a file again, as a job. To read them: files_inspect."""
 
     common: ClassVar = {"sourcePath": "path"}
     source_path: Annotated[Path, Meta(description="File in the index")]
     operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; default all")] = []
 
 
-@tool.read("classifier-job-progress", deadline_s=10)
+@tool.read("classifier_progress", deadline_s=10)
 class ClassifierJobProgress(Params[ClassifierJob], frozen=True, kw_only=True, rename="camel"):
-    """Progress of a job of rerun-classifier."""
+    """Progress of a job of classifier_run."""
 
-    job_id: Annotated[JobId, Meta(description="Job from `rerun-classifier`")]
+    job_id: Annotated[JobId, Meta(description="Job from `classifier_run`")]
 
 
 class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +62,9 @@ class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
     total: Annotated[int, Meta(description="Number in all, whatever the limit")]
 
 
-@tool.read("list-classifier-jobs", deadline_s=10)
+@tool.read("classifier_jobs", deadline_s=10)
 class ListClassifierJobs(Params[ClassifierJobs], frozen=True, kw_only=True):
-    """List jobs of rerun-classifier, newest first."""
+    """List jobs of classifier_run, newest first."""
 
     status: Annotated[ClassifierStatus | None, Meta(description="Only jobs of this status")] = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs at most")] = 50

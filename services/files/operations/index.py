@@ -38,7 +38,7 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     root: str
     status: JobStatus
-    job_id: Annotated[int | None, Meta(description="For job-progress and cancel-job")] = None
+    job_id: Annotated[int | None, Meta(description="For jobs_progress and jobs_cancel")] = None
     status_url: Annotated[str | None, Meta(description="The job as a resource")] = None
     files: Annotated[int | None, Meta(description="Files at or below the path")] = None
     directories: Annotated[int | None, Meta(description="Directories at or below the path, itself included")] = None
@@ -54,10 +54,10 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
 
-@within.write("index", surfaces=("files",), idempotent=True, deadline_s=86_400)
+@within.write("files_index", surfaces=("files",), idempotent=True, deadline_s=86_400)
 class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
     """Scan a file or folder into the index of files, unless scanned within `maxAge` seconds; as a job, or with `async`
-    false to its end. Needed before navigate, top-files and such. For changes: source-create."""
+    false to its end. Needed before files_browse, disk_top_files and such. For changes: sources_create."""
 
     common: ClassVar = {"root": "path"}
     root: Annotated[Path, Meta(description="File or directory to index")]
@@ -70,7 +70,7 @@ class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A run of `index`."""
+    """A run of `files_index`."""
 
     job_id: int
     root: str
@@ -89,15 +89,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
     error: Annotated[str | None, Meta(description="Why it failed")] = None
-    whole_folders: Annotated[Wholes | None, Meta(description="As in `index`")] = None
+    whole_folders: Annotated[Wholes | None, Meta(description="As in `files_index`")] = None
     attempt: Annotated[int, Meta(description="2 if it was restarted after its process died")] = 1
 
 
-@tool.read("job-progress", deadline_s=10)
+@tool.read("jobs_progress", deadline_s=10)
 class JobProgress(Params[Job], frozen=True, kw_only=True, rename="camel"):
-    """Progress of a scan begun by index."""
+    """Progress of a scan begun by files_index."""
 
-    job_id: Annotated[JobId, Meta(description="Job from `index`")]
+    job_id: Annotated[JobId, Meta(description="Job from `files_index`")]
 
 
 class JobList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,9 +108,9 @@ class JobList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str | None, Meta(description="If the list is too long")] = None
 
 
-@tool.read("list-jobs", deadline_s=10)
+@tool.read("jobs_list", deadline_s=10)
 class ListJobs(Params[JobList], frozen=True, kw_only=True, rename="camel"):
-    """List scans begun by index, newest first."""
+    """List scans begun by files_index, newest first."""
 
     active_only: Annotated[bool, Meta(description="Only waiting or running jobs")] = False
     status: Annotated[JobStatus | None, Meta(description="Only jobs of this status")] = None
@@ -127,11 +127,11 @@ class CancelledJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str
 
 
-@tool.write("cancel-job", idempotent=False, deadline_s=60)
+@tool.write("jobs_cancel", idempotent=False, deadline_s=60)
 class CancelJob(Params[CancelledJob], frozen=True, kw_only=True, rename="camel"):
-    """Cancel a job: stop a running scan begun by index; its findings stay."""
+    """Cancel a job: stop a running scan begun by files_index; its findings stay."""
 
-    job_id: Annotated[JobId, Meta(description="Job from `index`")]
+    job_id: Annotated[JobId, Meta(description="Job from `files_index`")]
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):

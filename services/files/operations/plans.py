@@ -40,7 +40,7 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Annotated[str, Meta(min_length=1, max_length=1024)] | Filter | None,
         Meta(
             description="For query sources: the name of a saved query, or a query",
-            extra_json_schema={"x-form-of": "query-create, or a saved one's name"},
+            extra_json_schema={"x-form-of": "queries_create, or a saved one's name"},
         ),
     ] = None
     resource_set: Annotated[SetName | None, Meta(description="For resource-set sources: its name")] = None
@@ -199,12 +199,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_execution_at: Annotated[str | None, Meta(description="Start of the last run, RFC 3339")] = None
 
 
-@tool.write("plan-create", idempotent=False, deadline_s=30)
+@tool.write("plans_create", idempotent=False, deadline_s=30)
 class PlanCreate(Params[Plan], frozen=True, kw_only=True):
     """Create a plan, a rule that acts on files automatically: entries from `sources` that meet `conditions` (image,
     video, size, time, path) get `outcomes` (into a group, any tool), once or for each new file. In a tool's arguments
-    {{entry.path}}, {{entry.name}} and such stand for the entry's. plan-execute begins it. Only to find: resource-
-    search."""
+    {{entry.path}}, {{entry.name}} and such stand for the entry's. plans_execute begins it. Only to find:
+    files_find."""
 
     name: PlanName
     sources: Sources
@@ -232,9 +232,9 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     started_at: Annotated[int, Meta(description="Unix seconds")]
 
 
-@tool.destroy("plan-execute", idempotent=False, deadline_s=30)
+@tool.destroy("plans_execute", idempotent=False, deadline_s=30)
 class PlanExecute(Params[Started], frozen=True, kw_only=True):
-    """Run a plan now; returns at once, plan-get shows progress. Its tools are
+    """Run a plan now; returns at once, plans_get shows progress. Its tools are
     called with the rights of the client who set its outcomes."""
 
     name: PlanName
@@ -247,7 +247,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@tool.read("plan-list", deadline_s=30)
+@tool.read("plans_list", deadline_s=30)
 class PlanList(Params[Plans], frozen=True, kw_only=True):
     """List all plans (rules for files)."""
 
@@ -280,7 +280,7 @@ class PlanDetails(Plan, frozen=True, kw_only=True, omit_defaults=True):
     executions: list[Execution] | None = None
 
 
-@tool.read("plan-get", deadline_s=30)
+@tool.read("plans_get", deadline_s=30)
 class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     """Read a plan's definition and how its runs went."""
 
@@ -289,13 +289,13 @@ class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions at most")] = 10
 
 
-_AS_CREATED = Meta(extra_json_schema={"x-form-of": "plan-create"})
+_AS_CREATED = Meta(extra_json_schema={"x-form-of": "plans_create"})
 
 
-@tool.destroy("plan-update", idempotent=True, deadline_s=60)
+@tool.destroy("plans_update", idempotent=True, deadline_s=60)
 class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     """Change a plan: given fields replace the old ones, the rest stays. `status` pauses, disables or resumes it. Forms
-    as in plan-create."""
+    as in plans_create."""
 
     name: PlanName
     description: Description | None = None
@@ -313,9 +313,9 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
         return f"plan {self.name}"
 
 
-@tool.destroy("plan-delete", idempotent=False, deadline_s=60)
+@tool.destroy("plans_delete", idempotent=False, deadline_s=60)
 class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Delete a plan with the record of its runs. Use plan-update to pause it."""
+    """Delete a plan with the record of its runs. Use plans_update to pause it."""
 
     name: PlanName
 

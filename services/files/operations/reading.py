@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params
+from proto.operation import Params, SaidIfAny
 from services.files.operations.shared import Kind, Offset, Path, Summary, tool, within
 
 
@@ -28,15 +28,15 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     path: str
     entries: list[NavigateEntry]
     total: Annotated[int, Meta(description="Entries of the directory, whatever the page")]
-    has_more: Annotated[bool, Meta(description="Whether more follow")]
+    has_more: Annotated[bool, Meta(description="Whether more follow"), SaidIfAny]
     summary: Summary = None
     scanning: Annotated[int | None, Meta(description="The job now scanning here: some entries may be missing")] = None
 
 
-@within.read("navigate", surfaces=("files",), deadline_s=30)
+@within.read("files_browse", surfaces=("files",), deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
     """Browse a folder: list its direct entries, as `ls` does, by name, largest or latest first, page by page.
-    Needs index before. Details of one file: inspect; the largest of all below: top-files."""
+    Needs files_index before. Details of one file: files_inspect; the largest of all below: disk_top_files."""
 
     path: Annotated[Path, Meta(description="Directory to list")]
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Entries at most")] = 100
@@ -81,10 +81,10 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 
-@within.read("inspect", surfaces=("files",), deadline_s=60)
+@within.read("files_inspect", surfaces=("files",), deadline_s=60)
 class Inspect(Params[InspectResult], frozen=True, kw_only=True):
     """Inspect one file or folder: size, times, thumbnail, frames of a video, EXIF and other metadata. Contents of a
-    folder: navigate."""
+    folder: files_browse."""
 
     path: Annotated[Path, Meta(description="File or directory to inspect")]
 
@@ -103,7 +103,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt: Annotated[bool, Meta(description="Whether the database was damaged at the start and rebuilt")]
 
 
-@tool.read("db-diagnose", deadline_s=600)
+@tool.read("files_diagnose", deadline_s=600)
 class DbDiagnose(Params[Diagnosis], frozen=True, kw_only=True):
     """Diagnose the database of the file index."""
 
@@ -122,7 +122,7 @@ class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
     preferences: Annotated[dict[str, Any], Meta(description="Of this session")]
 
 
-@tool.read("session-info", deadline_s=30)
+@tool.read("preferences_get", deadline_s=30)
 class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
     """The file index: where, how large; and this session's preferences."""
 
@@ -133,8 +133,8 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
     preferences: dict[str, Any]
 
 
-@tool.write("session-set-preferences", idempotent=True, deadline_s=30)
+@tool.write("preferences_set", idempotent=True, deadline_s=30)
 class SessionSetPreferences(Params[Preferences], frozen=True, kw_only=True):
-    """Set preferences for this session, read back by session-info; null removes one."""
+    """Set preferences for this session, read back by preferences_get; null removes one."""
 
     preferences: Annotated[dict[str, Any], Meta(description='As {"default_sort": "size"}')]

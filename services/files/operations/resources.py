@@ -43,9 +43,9 @@ class Children(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str | None, Meta(description="If the list is too long")] = None
 
 
-@tool.read("resource-children", deadline_s=30)
+@tool.read("sets_children", deadline_s=30)
 class ResourceChildren(Params[Children], frozen=True, kw_only=True):
-    """List the resource sets below one. Its files: resource-set-get."""
+    """List the resource sets below one. Its files: sets_get."""
 
     name: SetName
     depth: Annotated[Depth | None, Meta(description="Levels to follow; null: all")] = 1
@@ -67,7 +67,7 @@ class Parents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str | None, Meta(description="If the list is too long")] = None
 
 
-@tool.read("resource-parent", deadline_s=30)
+@tool.read("sets_parents", deadline_s=30)
 class ResourceParent(Params[Parents], frozen=True, kw_only=True):
     """List the resource sets above one."""
 
@@ -91,7 +91,7 @@ class SumResult(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: Annotated[list[SumPart], Meta(description="Adds up to the value")]
 
 
-@tool.read("resource-sum", deadline_s=60)
+@tool.read("sets_sum", deadline_s=60)
 class ResourceSum(Params[SumResult], frozen=True, kw_only=True):
     """Sum a metric (size, count, files, folders) over a resource set and the sets below it, each entry once."""
 
@@ -116,7 +116,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     offset: Offset = 0
 
 
-@tool.read("resource-time-range", deadline_s=60)
+@tool.read("sets_time_range", deadline_s=60)
 class ResourceTimeRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find entries of a resource set by time, latest first: both ends inclusive, a date as end is its whole day."""
 
@@ -126,7 +126,7 @@ class ResourceTimeRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True)
     max: Annotated[Instant | None, Meta(description="RFC 3339, date, Unix seconds")] = None
 
 
-@tool.read("resource-metric-range", deadline_s=60)
+@tool.read("sets_metric_range", deadline_s=60)
 class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find entries of a resource set by size within a range, both ends inclusive, largest first."""
 
@@ -135,15 +135,15 @@ class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=Tru
     max: Annotated[Whole | None, Meta(description="Greatest value")] = None
 
 
-@tool.read("resource-is", deadline_s=60)
+@tool.read("sets_match", deadline_s=60)
 class ResourceIs(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Find entries of a resource set with exactly this value in a field. Parts of it: resource-fuzzy-match."""
+    """Find entries of a resource set with exactly this value in a field. Parts of it: sets_fuzzy_match."""
 
     field: Annotated[ExactField, Meta(description="Field to compare")]
     value: Annotated[str | Whole, Meta(description="An extension with or without its dot")]
 
 
-@tool.read("resource-fuzzy-match", deadline_s=60)
+@tool.read("sets_fuzzy_match", deadline_s=60)
 class ResourceFuzzyMatch(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find entries of a resource set by a pattern of a field: literally by `contains`, `prefix`, `suffix`; by `regex`
     (RE2) anywhere; by a `glob` of the whole. Not the content of files."""
@@ -154,10 +154,10 @@ class ResourceFuzzyMatch(Wanted, Params[SetEntryPage], frozen=True, kw_only=True
     case_sensitive: Annotated[bool, Meta(description="Whether case matters")] = False
 
 
-@tool.read("resource-search", deadline_s=60)
+@tool.read("sets_search", deadline_s=60)
 class ResourceSearch(Filter, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find entries of a resource set by several criteria at once: kind, extension, name, path, size, time. Not the
-    content of files: search, grep."""
+    content of files: documents_search, files_grep."""
 
     common: ClassVar = {"min_mtime": "since", "max_mtime": "until"}
     name: SetName

@@ -35,7 +35,7 @@ class ResourceSet(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: Annotated[str, Meta(description="RFC 3339")]
 
 
-@tool.write("resource-set-create", idempotent=False, deadline_s=10)
+@tool.write("sets_create", idempotent=False, deadline_s=10)
 class ResourceSetCreate(Params[ResourceSet], frozen=True, kw_only=True):
     """Create an empty resource set (a named group of files and of other sets) under a new name."""
 
@@ -51,7 +51,7 @@ class ResourceSets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     summary: Annotated[str | None, Meta(description="If not all fit: how many there are")] = None
 
 
-@tool.read("resource-set-list", deadline_s=30)
+@tool.read("sets_list", deadline_s=30)
 class ResourceSetList(Params[ResourceSets], frozen=True, kw_only=True):
     """List all resource sets (named groups of files)."""
 
@@ -69,7 +69,7 @@ class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=T
     summary: Summary = None
 
 
-@tool.read("resource-set-get", deadline_s=30)
+@tool.read("sets_get", deadline_s=30)
 class ResourceSetGet(Params[ResourceSetDetails], frozen=True, kw_only=True):
     """Read a resource set, and with `include_entries` its own files by path."""
 
@@ -90,7 +90,7 @@ class SetChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_indexed: Annotated[list[Path], Meta(description="Paths to remove that are not indexed")] = []
 
 
-@tool.write("resource-set-modify", idempotent=True, deadline_s=60)
+@tool.write("sets_modify", idempotent=True, deadline_s=60)
 class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
     """Add files of the index to a resource set or remove them from it, by path; all or none."""
 
@@ -99,7 +99,7 @@ class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
     paths: Annotated[list[Path], Meta(max_length=MAX_PATHS, description="Paths of the entries")]
 
 
-@tool.destroy("resource-set-delete", idempotent=False, deadline_s=60)
+@tool.destroy("sets_delete", idempotent=False, deadline_s=60)
 class ResourceSetDelete(Params[Deleted], frozen=True, kw_only=True):
     """Delete a resource set; its files, and sets below it, stay."""
 
@@ -115,7 +115,7 @@ class EdgeChanged(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-@tool.write("resource-set-add-child", idempotent=True, deadline_s=10)
+@tool.write("sets_add_child", idempotent=True, deadline_s=10)
 class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
     """Put a resource set below another: nest them. Several parents are allowed, cycles are not."""
 
@@ -123,7 +123,7 @@ class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
     child: SetName
 
 
-@tool.write("resource-set-remove-child", idempotent=False, deadline_s=10)
+@tool.write("sets_remove_child", idempotent=False, deadline_s=10)
 class ResourceSetRemoveChild(Params[EdgeChanged], frozen=True, kw_only=True):
     """Remove a resource set from below another; both stay."""
 

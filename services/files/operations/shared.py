@@ -7,12 +7,16 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family
+from proto.operation import Family, Role
 from proto.ops.pages import Offset
 
 tool = Family("files", surfaces=("files",))
 within = Family("files", surfaces=("files",), within_roots=True)
 """Operations whose result depends only on the given paths and the files below them."""
+step = Family("files", role=Role.STEP, within_roots=True)
+"""The same as steps of the composite tools only: a longer list costs every client."""
+whole_step = Family("files", role=Role.STEP)
+"""Steps that answer from the whole index."""
 
 Path = Annotated[str, Meta(min_length=1, max_length=32768, description="Absolute path")]
 """A path. Bytes that are not UTF-8 map to the characters U+10FE80 to U+10FEFF: 0x10FE00 plus the byte."""

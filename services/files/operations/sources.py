@@ -38,10 +38,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Annotated[str | None, Meta(description="The problem")] = None
 
 
-@tool.write("source-create", idempotent=False, deadline_s=30)
+@tool.write("sources_create", idempotent=False, deadline_s=30)
 class SourceCreate(Params[Source], frozen=True, kw_only=True):
-    """Follow a folder: update the index on each change from now on (`live`), or name one to be scanned by source-start
-    (`manual`). A single scan: index."""
+    """Follow a folder: update the index on each change from now on (`live`), or name one to be scanned by sources_start
+    (`manual`). A single scan: files_index."""
 
     name: SourceName
     type: Annotated[SourceType, Meta(description="live or manual")]
@@ -60,21 +60,21 @@ class SourceStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     name: str
     status: SourceStatus
     message: str
-    job_id: Annotated[int | None, Meta(description="The scan of a manual source, for job-progress")] = msgspec.field(
+    job_id: Annotated[int | None, Meta(description="The scan of a manual source, for jobs_progress")] = msgspec.field(
         name="jobId", default=None
     )
 
 
-@tool.write("source-start", idempotent=True, deadline_s=30)
+@tool.write("sources_start", idempotent=True, deadline_s=30)
 class SourceStart(Params[SourceStarted], frozen=True, kw_only=True):
     """Start a source: a live one follows its folder, a manual one scans it once."""
 
     name: SourceName
 
 
-@tool.write("source-stop", idempotent=True, deadline_s=60)
+@tool.write("sources_stop", idempotent=True, deadline_s=60)
 class SourceStop(Params[SourceStarted], frozen=True, kw_only=True):
-    """Stop following a folder until source-start; the index stays."""
+    """Stop following a folder until sources_start; the index stays."""
 
     name: SourceName
 
@@ -86,19 +86,19 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-@tool.read("source-list", deadline_s=30)
+@tool.read("sources_list", deadline_s=30)
 class SourceList(Params[Sources], frozen=True, kw_only=True):
     """List all sources (followed folders) and their status."""
 
 
-@tool.read("source-get", deadline_s=30)
+@tool.read("sources_get", deadline_s=30)
 class SourceGet(Params[Source], frozen=True, kw_only=True):
     """Read a source's definition and status."""
 
     name: SourceName
 
 
-@tool.destroy("source-delete", idempotent=False, deadline_s=60)
+@tool.destroy("sources_delete", idempotent=False, deadline_s=60)
 class SourceDelete(Params[Deleted], frozen=True, kw_only=True):
     """Delete a source; the index stays."""
 
@@ -121,7 +121,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     error: Annotated[str | None, Meta(description="The problem")]
 
 
-@tool.read("source-stats", deadline_s=60)
+@tool.read("sources_stats", deadline_s=60)
 class SourceStats(Params[Stats], frozen=True, kw_only=True):
     """Statistics of a source: entries, scans, changes."""
 

@@ -14,10 +14,10 @@ from services.files.operations.shared import FileEntry, Instant, Limit, Offset, 
 Measure = Annotated[Literal["apparent", "disk"], Meta(description="Size, or space on disk")]
 
 
-@within.read("disk-treemap", deadline_s=60)
+@within.read("disk_treemap", deadline_s=60)
 class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
-    """Draw a picture (treemap, SVG or PNG) of what takes the space below an indexed folder. As a list: top-
-    directories."""
+    """Draw a picture (treemap, SVG or PNG) of what takes the space below an indexed folder. As a list:
+    disk_top_folders."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     format: Annotated[Literal["svg", "png"], Meta(description="PNG is for models")] = "png"
@@ -44,12 +44,12 @@ class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     summary: str | None = None
 
 
-@within.read("top-files", deadline_s=30)
+@within.read("disk_top_files", deadline_s=30)
 class TopFiles(_Largest, Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest files below an indexed folder: what takes up the space on the disk."""
 
 
-@within.read("top-directories", deadline_s=30)
+@within.read("disk_top_folders", deadline_s=30)
 class TopDirectories(_Largest, Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest folders below an indexed folder, each with its contents."""
 
@@ -76,10 +76,10 @@ class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     summary: str | None = None
 
 
-@within.read("find-duplicates", deadline_s=3600)
+@within.read("files_duplicates", deadline_s=3600)
 class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename="camel"):
     """Find duplicate files (the same content) below an indexed folder, by size and hash; pictures too. Similar notes:
-    find_gaps."""
+    notes_gaps."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     min_size: Annotated[int, Meta(ge=0, le=2**62, description="Leave out smaller files, in bytes")] = 1
@@ -115,10 +115,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     scans: Annotated[list[str], Meta(description="Ends of comparable scans, newest first")]
 
 
-@within.read("compare-scans", deadline_s=60)
+@within.read("disk_compare", deadline_s=60)
 class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"):
     """How folders grew or shrank between scans: what filled the disk since a date. Growth only; versions of documents:
-    list_snapshots."""
+    documents_snapshots."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     since: Annotated[
@@ -150,7 +150,7 @@ class FileSystems(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     file_systems: list[FileSystem]
 
 
-@within.read("disk-free", deadline_s=30)
+@within.read("disk_free", deadline_s=30)
 class DiskFree(Params[FileSystems], frozen=True, kw_only=True, rename="camel"):
     """Free space of each file system of the roots."""
 
@@ -177,7 +177,7 @@ class SpaceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     more_extensions: Annotated[int, Meta(description="Extensions left out")] = 0
 
 
-@within.read("space-summary", deadline_s=60)
+@within.read("disk_summary", deadline_s=60)
 class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="camel"):
     """Sum up the files below an indexed folder by age, media type and extension."""
 

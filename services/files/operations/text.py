@@ -11,8 +11,9 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import Params, detail
+from proto.ops.changes import ChangeId, NotKept
 from services.files.operations.index import beside
-from services.files.operations.shared import within
+from services.files.operations.shared import step, within
 
 AbsolutePath = Annotated[Annotated[str, Meta(min_length=1, max_length=32768)], detail("Absolute path")]
 """Same as `services.files.operations.shared.Path`."""
@@ -32,6 +33,7 @@ class FileSource(enum.StrEnum):
     OWN = ""
     EXTRACTED = "extracted_text"
     ORIGINAL = "original"
+    FOLDER = "folder"
 
 
 Encoding: TypeAlias = Annotated[str, Meta(max_length=32)]
@@ -57,15 +59,21 @@ class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_offset: Annotated[int, Meta(description="With `original`: the next `offset`")] = 0
 
 
-@within.read("read-file", surfaces=("files", "core"), deadline_s=60, text="text")
+@within.read("files_read", is_essential=True, surfaces=("files", "core"), deadline_s=60, text="text")
 class ReadFile(Params[FileText], frozen=True, kw_only=True):
-    """Read a text file on disk, or `lines` of it; the text of PDFs and office documents. Notes: read_node_content."""
+    """Read a text file on disk, or `lines` of it; the text of PDFs and office documents; a folder's entries. Notes:
+    notes_read."""
 
     path: AbsolutePath
     lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
     encoding: Annotated[Encoding, detail("As Python names it; default: detected")] = ""
     original: Annotated[bool, detail("Return the file's bytes as base64, from `offset` on")] = False
     offset: Annotated[Annotated[int, Meta(ge=0)], detail("With `original`: the first byte")] = 0
+
+    def check(self) -> None:
+        if self.offset and not self.original:
+            said = "parameter `offset`: counts bytes, with `original`; `lines` reads a part of the text"
+            raise InvalidParams(said, field="offset")
 
 
 class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -96,9 +104,9 @@ class GrepFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_cursor: str = ""
 
 
-@within.read("grep-files", surfaces=("files", "core"), deadline_s=60)
+@within.read("files_grep", surfaces=("files", "core"), deadline_s=60)
 class GrepFiles(Params[GrepFound], frozen=True, kw_only=True):
-    """Grep files on disk (RE2), as ripgrep: no ignored, hidden or binary ones. Stored documents: op grep."""
+    """Grep files on disk (RE2), as ripgrep: no ignored, hidden or binary ones. Stored documents: documents_grep."""
 
     pattern: Annotated[Annotated[str, Meta(min_length=1, max_length=8192)], detail("RE2, of one line")]
     ignore_case: Annotated[bool, detail("Ignore case")] = False
@@ -136,7 +144,7 @@ Piece = list[tuple[str, list[str]]]
 
 @beside.read("grep_texts", deadline_s=60)
 class GrepTexts(Params[GrepPart], frozen=True, kw_only=True):
-    """Search files: the part of `grep-files` that another process can do."""
+    """Search files: the part of `files_grep` that another process can do."""
 
     how: GrepFiles
     piece: Piece
@@ -166,9 +174,11 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaced: Annotated[int, Meta(description="Places changed")]
     links_left: Annotated[int, Meta(description="Other hard links, which keep the old content")] = 0
     dry_run: bool = False
+    change: ChangeId = ""
+    not_kept: NotKept = ""
 
 
-@within.write("edit-file", surfaces=("files", "core"), idempotent=False, deadline_s=60)
+@within.write("files_edit", surfaces=("files", "core"), idempotent=False, deadline_s=60)
 class EditFile(Params[Edited], frozen=True, kw_only=True):
     """Edit a file on disk: replace exact text or lines, all or none. YAML: yaml_edit."""
 
@@ -194,12 +204,14 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: bool = False
     changed: Annotated[bool, Meta(description="False if the file had this content already")] = True
     kept: Annotated[str, Meta(description="Encoding and line ends as before, if not UTF-8 and LF")] = ""
-    trash_id: Annotated[int | None, Meta(description="The former content, for restore-files")] = None
+    trash_id: Annotated[int | None, Meta(description="The former content, for trash_restore")] = None
     permanent: Annotated[bool, Meta(description="Whether the former content is gone: the trash is off")] = False
     links_left: Annotated[int, Meta(description="Other hard links, which keep the old content")] = 0
+    change: ChangeId = ""
+    not_kept: NotKept = ""
 
 
-@within.destroy("write-file", surfaces=("files", "core"), idempotent=True, deadline_s=60)
+@within.destroy("files_write", surfaces=("files", "core"), idempotent=True, deadline_s=60)
 class WriteFile(Params[Written], frozen=True, kw_only=True):
     """Create a file. An existing one needs `if_match` or `overwrite`, and goes to the trash."""
 
@@ -211,3 +223,38 @@ class WriteFile(Params[Written], frozen=True, kw_only=True):
         Encoding,
         detail("Write exactly `content` in it. Default: as the file before, with its line ends; a new one UTF-8"),
     ] = ""
+
+
+class DiffSide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A file on disk (`path`), a stored content (`hash`), or a file of a snapshot (`path` and `snapshot`)."""
+
+    path: Annotated[str, Meta(max_length=32768, description="Absolute path")] = ""
+    hash: Annotated[str, Meta(max_length=128, description="SHA-256 of a stored version, or its first digits")] = ""
+    snapshot: Annotated[str, Meta(max_length=128, description="Id or label: `path` as it was then")] = ""
+
+
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How `after` differs from `before`."""
+
+    equal: Annotated[bool, Meta(description="Whether all bytes are equal")]
+    diff: Annotated[str, Meta(description="Unified; a long one is cut, with a note")] = ""
+    binary: Annotated[str, Meta(description="Why there is no diff: which of them is not text")] = ""
+    before_hash: Annotated[str, Meta(description="SHA-256")]
+    after_hash: str
+    before_bytes: int
+    after_bytes: int
+
+
+@step.read("files_diff", deadline_s=60)
+class DiffFiles(Params[FileDiff], frozen=True, kw_only=True):
+    """Compare two files line by line: files on disk, or stored versions of them by hash or snapshot."""
+
+    before: DiffSide
+    after: DiffSide
+
+    def check(self) -> None:
+        for field, side in (("before", self.before), ("after", self.after)):
+            if bool(side.path) == bool(side.hash):
+                raise InvalidParams(f"`{field}`: give `path` or `hash`, one of them", field=field)
+            if side.snapshot and side.hash:
+                raise InvalidParams(f"`{field}`: `snapshot` goes with `path`; a hash needs none", field=field)

@@ -37,7 +37,7 @@ class Nodes(Paged, Params[NodePage], frozen=True, kw_only=True):
 
 
 @resource("files_node", "nodes/{+path}", "node", within_roots=True)
-class Node(Params[InspectResult], frozen=True, kw_only=True):
+class NodeEntry(Params[InspectResult], frozen=True, kw_only=True):
     """One entry of the index: `synthesis://nodes` and its absolute path, percent-encoded."""
 
     path: NodePath = ""
@@ -45,8 +45,8 @@ class Node(Params[InspectResult], frozen=True, kw_only=True):
 
 @resource("files_node_metadata", "nodes/{+path}/metadata", "node-metadata", deadline_s=60, within_roots=True)
 class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
-    """Artefacts and metadata of a file, as `inspect` lists them; made now if missing. Below a directory, which has
-    none, it is the entry of that name."""
+    """Artefacts and metadata of a file, as `files_inspect` lists them; made now if missing. Below a directory, which
+    has none, it is the entry of that name."""
 
     path: NodePath
 
@@ -177,7 +177,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     status: str
-    definition: Annotated[dict[str, Any], Meta(description="As given to plan-create")]
+    definition: Annotated[dict[str, Any], Meta(description="As given to plans_create")]
     created_at: Annotated[str, Meta(description="RFC 3339")]
     updated_at: Annotated[str, Meta(description="RFC 3339")]
 

@@ -65,7 +65,7 @@ class ClassifierTools(Family):
 
     @handles(ops.RerunClassifier)
     async def rerun(self, params: ops.RerunClassifier, ctx: Context) -> ops.ClassifierStarted:
-        path = paths.clean(params.source_path, "sourcePath")
+        path = self._core.roots.clean(params.source_path, "sourcePath")
         path = await trio.to_thread.run_sync(self._core.roots.real, path, "sourcePath")
 
         def change(db: apsw.Connection) -> int:
@@ -88,7 +88,7 @@ class ClassifierTools(Family):
     def progress(self, db: apsw.Connection, params: ops.ClassifierJobProgress) -> ops.ClassifierJob:
         row = fetch_one(db, "SELECT * FROM classifier_job WHERE id = ?", (int(params.job_id),))
         if row is None:
-            raise OperationError(f"no classifier job {params.job_id}; list-classifier-jobs lists them")
+            raise OperationError(f"no classifier job {params.job_id}; classifier_jobs lists them")
         return _job(row)
 
     @reads(ops.ListClassifierJobs)

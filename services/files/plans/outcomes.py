@@ -19,6 +19,7 @@ from proto.later import LaterCall, filled
 from proto.operation import CLIENT, Operation, Role
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelCall
+from proto.suggestions import did_you_mean
 from services.files import paths
 from services.files.core import Core
 from services.files.operations import plans as ops_of_plans
@@ -34,7 +35,7 @@ MAX_DEPTH = 16
 
 NO_MANDATE = (
     "this plan was stored by an earlier version, which did not record its rights;"
-    " set its `outcomes` again (plan-update)"
+    " set its `outcomes` again (plans_update)"
 )
 
 ATTEMPTS = 5
@@ -90,8 +91,9 @@ def _check_tool(outcome: ToolOutcome, field: str) -> None:
     operation = TABLE.get(outcome.tool)
     if operation is None or not may_be_called(operation):
         why = "unknown operation" if operation is None else "plans cannot call"
+        near = did_you_mean(outcome.tool, TABLE) if operation is None else ""
         raise InvalidParams(
-            f"`{field}.tool`: {why} {outcome.tool[:200]!r}; `linckia tools` lists the available ones",
+            f"`{field}.tool`: {why} {outcome.tool[:200]!r}{near or '; `linckia tools` lists the available ones'}",
             field=f"{field}.tool",
         )
     sample = PlanEntry(1, "/folder/name.txt", "name.txt", "/folder/", schema.FILE, "txt", 1, 0, 0)
@@ -99,7 +101,11 @@ def _check_tool(outcome: ToolOutcome, field: str) -> None:
     try:
         operation.parse(arguments)
     except InvalidParams as error:
-        raise InvalidParams(f"`{field}.arguments` of {operation.name}: {error}", field=f"{field}.arguments") from None
+        where = f"{field}.arguments"
+        inner = error.failure.field
+        raise InvalidParams(
+            f"`{where}` of {operation.name}: {error}", field=f"{where}.{inner}" if inner else where
+        ) from None
 
 
 def may_be_called(operation: Operation[Any]) -> bool:

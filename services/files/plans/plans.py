@@ -13,7 +13,6 @@ from msgspec import structs
 from proto.errors import InvalidParams, OperationError
 from proto.later import MAX_LATER_CALLS
 from proto.ops.kernel import KernelMandate
-from services.files import paths
 from services.files.core import Core, Family, reads, writes
 from services.files.operations import plans as ops
 from services.files.operations.shared import Deleted
@@ -73,7 +72,7 @@ class PlanTools(Family):
         path = source.config.path
         if path is None:
             return source
-        real = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(path, field), field)
+        real = await trio.to_thread.run_sync(self._core.roots.real, self._core.roots.clean(path, field), field)
         return structs.replace(source, config=structs.replace(source.config, path=real))
 
     @handles(ops.PlanCreate)
@@ -98,7 +97,7 @@ class PlanTools(Family):
             plan = _find(db, params.name)
             if plan.status != "active":
                 raise OperationError(
-                    f"plan {params.name!r} is {plan.status}; set its status to active with plan-update"
+                    f"plan {params.name!r} is {plan.status}; set its status to active with plans_update"
                 )
             definition = _stored(db, params.name)
             outcomes.check_grant(definition.outcomes)

@@ -97,10 +97,11 @@ class SourceTools:
 
     @handles(ops.SourceCreate)
     async def create(self, params: ops.SourceCreate, ctx: Context) -> ops.Source:
-        path = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(params.path, "path"), "path")
+        path = await trio.to_thread.run_sync(self._core.roots.real, self._core.roots.clean(params.path, "path"), "path")
         found = await trio.to_thread.run_sync(look, path)
         if found is None:
-            raise InvalidParams(f"`path`: {paths.shown(path)} does not exist", field="path")
+            said = await trio.to_thread.run_sync(self._core.roots.missing, path, "path")
+            raise InvalidParams(said, field="path")
         if params.type == "live":
             if found.kind != schema.DIRECTORY:
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
@@ -139,7 +140,7 @@ class SourceTools:
                 return ops.SourceStarted(
                     name=params.name,
                     status="running",
-                    message=f"scanning {stored.definition.path}; see job-progress",
+                    message=f"scanning {stored.definition.path}; see jobs_progress",
                     job_id=job.id,
                 )
             if stored.wanted:
@@ -161,7 +162,7 @@ class SourceTools:
             stored = await self._core.database.read(lambda db: _find(db, params.name))
             ran = self._status_of(stored)[0] in ("running", "starting", "error") and stored.wanted
             await self._halt(stored)
-        message = "stopped until source-start" if ran else "not running"
+        message = "stopped until sources_start" if ran else "not running"
         return ops.SourceStarted(name=params.name, status="stopped", message=message)
 
     async def _halt(self, stored: _Stored) -> None:

@@ -62,7 +62,7 @@ def find_indexed(
 ) -> tuple[str, StoredEntry]:
     """Return the clean path and the entry. A path through a link is resolved, and with `follow` also a path to one.
     Raises InvalidParams if it is outside the roots or not indexed, Denied if it may not be accessed."""
-    path = paths.spelled(paths.clean(given, field))
+    path = paths.spelled(roots.clean(given, field))
     roots.all.check(paths.to_os(path), field=field)
     found = find_shown(db, path)
     if found is not None and not (follow and found.kind == schema.SYMLINK):
@@ -75,9 +75,9 @@ def find_indexed(
     if found is None:
         roots.real(path, field)
         if find_scanned(db, real) is not None:
-            why = "is inside a folder that is shown as one row; `index` it with no_ignore to list its content"
+            why = "is inside a folder that is shown as one row; `files_index` it with no_ignore to list its content"
             raise InvalidParams(f"`{field}`: {paths.shown(path)} {why}", field=field)
-        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not indexed; call `index` first", field=field)
+        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not indexed; call `files_index` first", field=field)
     return path, found
 
 
@@ -101,7 +101,7 @@ class Order(NamedTuple):
 BY_PATH = Order("path")
 
 
-# Criteria of `resource-search` and of saved queries
+# Criteria of `files_find` and of saved queries
 
 
 def conditions(wanted: Filter) -> list[Condition]:

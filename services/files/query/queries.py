@@ -11,10 +11,10 @@ from msgspec import structs
 from proto.errors import InvalidParams
 from services.files.core import Family, reads, writes
 from services.files.operations import queries as ops
-from services.files.operations.shared import Deleted, Filter
+from services.files.operations.shared import Deleted, EntryPage, Filter
 from services.files.query import named
 from services.files.query.entries import Order, Select, conditions, page
-from services.files.store.sql import Row, fetch_all
+from services.files.store.sql import Row, fetch_all, fetch_one
 from services.shared import times
 
 
@@ -41,6 +41,14 @@ class QueryTools(Family):
         select, order = selection(db, params.name)
         found, _ = page(self._core.columns, db, select, order, limit=params.limit, offset=params.offset)
         return ops.FoundEntries(query=params.name, **structs.asdict(found))
+
+    @reads(ops.FilesFind)
+    def find(self, db: apsw.Connection, params: ops.FilesFind) -> EntryPage:
+        if fetch_one(db, "SELECT 1 FROM scan LIMIT 1") is None:
+            raise InvalidParams("nothing is indexed yet; call `files_index` for a folder first", field="path_contains")
+        order, select = Order(params.sort_by, params.sort_desc), Select(conditions(params))
+        found, _ = page(self._core.columns, db, select, order, limit=params.limit, offset=params.offset)
+        return found
 
     @reads(ops.QueryList)
     def listing(self, db: apsw.Connection, params: ops.QueryList) -> ops.QueryListing:

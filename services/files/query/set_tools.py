@@ -65,7 +65,7 @@ class SetTools(Family):
 
     @writes(ops.ResourceSetModify)
     def modify(self, db: apsw.Connection, params: ops.ResourceSetModify) -> ops.SetChanged:
-        asked = {paths.clean(path, f"paths[{n}]"): n for n, path in enumerate(params.paths)}
+        asked = {self._core.roots.clean(path, f"paths[{n}]"): n for n, path in enumerate(params.paths)}
         id_ = sets.find(db, params.name)
         entries: dict[int, None] = {}
         missing = []
@@ -76,7 +76,7 @@ class SetTools(Family):
             elif params.operation == "remove":
                 missing.append(path)
             else:
-                why = f"{paths.shown(path)} is not indexed; call `index` first. Nothing was changed"
+                why = f"{paths.shown(path)} is not indexed; call `files_index` first. Nothing was changed"
                 raise InvalidParams(f"`paths[{n}]`: {why}", field=f"paths[{n}]")
         changed = sets.add(db, id_, entries) if params.operation == "add" else sets.remove(db, id_, entries)
         count, _ = sets.counts(db, id_)

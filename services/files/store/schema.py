@@ -202,7 +202,8 @@ CREATE TRIGGER IF NOT EXISTS plan_departs AFTER DELETE ON plan BEGIN
     DELETE FROM execution WHERE plan = OLD.name;
 END;
 
--- A change on disk that is not indexed yet, written before it begins. `kind`: move, trash, restore, delete, edit.
+-- A change on disk that is not indexed yet, written before it begins. `kind`: move, copy, folder, trash, restore,
+-- delete, edit. Of a copy, inode and device are those of the copy once it is complete, and 0 before.
 CREATE TABLE IF NOT EXISTS intent(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT NOT NULL,

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
-from proto.suggestions import did_you_mean
 from services.files.operations.text import FileEdit, FileText
 from services.files.text.nearly import difference
 from services.runtime.rewrite import content_hash
 from services.shared.text.lines import span
+from services.shared.text.nearest import nearest_line
 from services.shared.text.texts import Text
 
 MAX_LINES = 2_000
@@ -204,9 +204,7 @@ def _where(text: str, old: str, spans: Sequence[tuple[int, int]]) -> str:
     if not spans:
         if differs := difference(text[: 1 << 22], old):
             return f"was not found in the file: {differs}"
-        first = old.strip().partition("\n")[0].strip()
-        near = did_you_mean(first, [line.strip() for line in text[: 1 << 20].split("\n") if line.strip()])
-        return f"was not found in the file{near}"
+        return f"was not found in the file{nearest_line(text, old)}"
     lines = ", ".join(str(text.count("\n", 0, start) + 1) for start, _ in spans[:10])
     return f"occurs {len(spans)} times, in lines {lines}: include more of the surrounding text, or set `all`"
 

@@ -1,4 +1,4 @@
-"""`grep-files`: one search over many files, shared by this process and those of the service `compare`.
+"""`files_grep`: one search over many files, shared by this process and those of the service `compare`.
 
 A walk produces pieces of some hundred files each. Whichever process is free searches the next piece; results are
 returned in the order of the pieces, so that a full answer ends the search, and the next one begins where it ended. If
@@ -56,9 +56,9 @@ def tops(roots: FileRoots, path: str) -> list[str]:
     if not path:
         reachable = roots.reachable
         return [root for root in reachable if not paths.is_within(root, [each for each in reachable if each != root])]
-    real = roots.real(paths.clean(path, "path"), "path")
+    real = roots.real(roots.clean(path, "path"), "path")
     if not os.path.lexists(paths.to_os(real)):
-        raise InvalidParams(f"`path`: {paths.shown(path)} does not exist", field="path")
+        raise InvalidParams(roots.missing(path, "path"), field="path")
     return [real]
 
 

@@ -17,8 +17,10 @@ from services.files.core import Core, Family
 from services.files.operations import text as ops
 from services.files.query import named
 from services.files.text import large
+from services.files.text.differing import difference
 from services.files.text.editing import edited, part
 from services.files.text.extracting import extracted, is_document, original
+from services.files.text.folder import listed
 from services.files.text.grep import Grep
 from services.runtime.handlers import Context, handles
 from services.runtime.rewrite import (
@@ -30,6 +32,7 @@ from services.runtime.rewrite import (
     naming_errors,
     read_whole,
 )
+from services.runtime.roots import OutsideRoots
 from services.shared.text.lines import shortly
 from services.shared.text.texts import Text, codec, decode, like, unencodable
 
@@ -52,8 +55,15 @@ class TextTools(Family):
     @handles(ops.ReadFile)
     async def read_file(self, params: ops.ReadFile, ctx: Context) -> ops.FileText:
         def read() -> ops.FileText | bytes:
-            with naming_errors(params.path):
-                descriptor, status = self._core.roots.all.open(paths.to_os(self._real(params.path)))
+            roots = self._core.roots.all
+            with naming_errors(params.path, roots=roots):
+                real = paths.to_os(self._real(params.path))
+                try:
+                    descriptor, status = roots.open(real)
+                except OutsideRoots:
+                    if not os.path.isdir(real):
+                        raise
+                    return listed(roots, real, params)
                 with open(descriptor, "rb", buffering=0) as file:
                     if status.st_size > MAX_BYTES:
                         return large.read(file, params)
@@ -70,6 +80,10 @@ class TextTools(Family):
         text, problem = await extracted(found, params.path, ctx)
         answer = await trio.to_thread.run_sync(part, found, text, params.lines)
         return structs.replace(answer, source=ops.FileSource.EXTRACTED, problem=problem)
+
+    @handles(ops.DiffFiles)
+    async def diff(self, params: ops.DiffFiles, ctx: Context) -> ops.FileDiff:
+        return await difference(params, self._core.roots, ctx, self._few)
 
     @handles(ops.EditFile)
     async def edit_file(self, params: ops.EditFile, ctx: Context) -> ops.Edited:
@@ -102,7 +116,7 @@ class TextTools(Family):
                 changed=done.after != done.before, replaced=places, links_left=_left(done), dry_run=params.dry_run,
             )  # fmt: skip
 
-        with naming_errors(params.path):
+        with naming_errors(params.path, roots=self._core.roots.all):
             done, _ = self._writing.rewrite(
                 self._real(params.path), change, if_match=params.if_match, dry_run=params.dry_run, answer=answer
             )
@@ -114,7 +128,7 @@ class TextTools(Family):
         return await trio.to_thread.run_sync(self._write, params, limiter=self._few)
 
     def _write(self, params: ops.WriteFile) -> ops.Written:
-        with naming_errors(params.path):
+        with naming_errors(params.path, roots=self._core.roots.all):
             path = self._real(params.path)
             if not os.path.lexists(paths.to_os(path)):
                 check_match(b"", params.if_match)
@@ -139,7 +153,7 @@ class TextTools(Family):
         if params.if_match is None and not params.overwrite:
             raise OperationError(
                 f"`path`: {paths.shown(path)} exists; set `overwrite`, or `if_match` to its hash, to replace it, or use"
-                " edit-file to change parts of it",
+                " files_edit to change parts of it",
                 field="path",
             )
 
@@ -162,7 +176,7 @@ class TextTools(Family):
 
     def _real(self, path: str) -> str:
         """Return the real path. Raises InvalidParams or Denied."""
-        return self._core.roots.real(paths.clean(path, "path"), "path")
+        return self._core.roots.real(self._core.roots.clean(path, "path"), "path")
 
     def _notify(self, path: str) -> None:
         trio.from_thread.run_sync(named.notify, self._core.env, f"nodes{path}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -17,7 +17,8 @@ from msgspec import structs
 from proto.errors import InvalidParams
 from proto.json_types import JsonObject
 from proto.lenient import converted
-from proto.operation import Operation, Params
+from proto.operation import REFERENCES, Operation, Params
+from proto.suggestions import close
 from proto.validation import respelled, validate
 from services.front.surfaces.steps import Category, Steps
 
@@ -32,6 +33,8 @@ class Planned(msgspec.Struct, frozen=True):
     operation: Operation[object]
     arguments: dict[str, object]
     references: frozenset[str]
+    reference: bool = False
+    """Whether errors name parameters as the operation declares them."""
 
     def params(self, previous: object) -> Params[object]:
         """Return the step's parameters, with references resolved in `previous`; unresolved ones count as absent.
@@ -49,12 +52,13 @@ class Planned(msgspec.Struct, frozen=True):
             else:
                 arguments[name] = value
         try:
-            return self.operation.parse(arguments)
+            return self.operation.parse(arguments, reference=self.reference)
         except InvalidParams as error:
             message = str(error)
             if unresolved:
                 missing = ", ".join(f"`{name}` ({reference})" for name, reference in sorted(unresolved.items()))
                 message += f"; the last step's result has nothing for {missing}"
+                message += "".join(dict.fromkeys(_there(each, previous) for each in sorted(unresolved.values())))
             raise InvalidParams(message, field=error.failure.field) from None
 
 
@@ -87,7 +91,8 @@ def _planned(tool: Category, steps: Steps, step: JsonObject, where: str, *, chai
     if not isinstance(params, dict | None):
         raise InvalidParams(f"{where}.params: expected an object", field=f"{where}.params")
     outer = {key: value for key, value in step.items() if key not in ("op", "params")}
-    return check(operation, name, outer, params or {}, where, chained=chained)
+    reference = steps.surface in REFERENCES
+    return check(operation, name, outer, params or {}, where, chained=chained, reference=reference)
 
 
 def check(
@@ -98,6 +103,7 @@ def check(
     where: str,
     *,
     chained: bool,
+    reference: bool,
 ) -> Planned:
     """Check the parameters of one step; those in `params` override the `outer` ones, written next to `op`.
 
@@ -114,10 +120,11 @@ def check(
     inner = _named(where, name, respelled, tp, params)
     arguments |= {key: value for key, value in inner.items() if value is not None or key not in arguments}
     references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
-    parsed = _named(where, name, validate, _with_anything_for(tp, references) if references else tp, arguments)
+    checked = partial(validate, _with_anything_for(tp, references) if references else tp, reference=reference)
+    parsed = _named(where, name, checked, arguments)
     if not chained:
         _named(where, name, parsed.check)
-    return Planned(where, name, operation, arguments, references)
+    return Planned(where, name, operation, arguments, references, reference)
 
 
 def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
@@ -142,7 +149,13 @@ def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[
         kind = Any if field.encode_name in names else field.type
         fields.append((field.name, kind, msgspec.field(name=field.encode_name, **default)))
     relaxed = msgspec.defstruct(
-        tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
+        tp.__name__,
+        fields,
+        bases=(Params,),
+        kw_only=True,
+        forbid_unknown_fields=True,
+        frozen=True,
+        namespace={"common": tp.common, "taken": tp.taken},
     )
     return cast("type[Params[object]]", relaxed)
 
@@ -151,6 +164,9 @@ def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[
 # Strings inside lists and objects are not replaced, nor is `$prev` in the middle of a string.
 
 MARK = "$prev"
+
+_LISTED = 20
+"""Most members that an error lists, the most similar one first."""
 
 _PATH = re.compile(r"\$prev((?:\.[^.\[\]]+|\[[0-9]{1,9}\])*)")
 _PIECE = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
@@ -163,15 +179,40 @@ def is_reference(value: object) -> bool:
 
 def resolve(reference: str, previous: object) -> object:
     """Return what `reference` names in the previous step's result; None if it names nothing."""
+    found, rest = _followed(reference, previous)
+    return None if rest else found
+
+
+def _followed(reference: str, previous: object) -> tuple[object, str]:
+    """Follow a reference as far as it leads. Return what is there, and the rest of the reference."""
     match = _PATH.fullmatch(reference)
     if match is None:
-        return None
+        return previous, reference
     found = previous
-    for field, index in _PIECE.findall(match[1]):
+    for piece in _PIECE.finditer(match[1]):
+        field, index = piece.groups()
         if field and isinstance(found, Mapping) and field in found:
             found = found[field]
         elif index and isinstance(found, list) and int(index) < len(found):
             found = found[int(index)]
         else:
-            return None
-    return found
+            return found, match[1][piece.start() :]
+    return found, ""
+
+
+def _there(reference: str, previous: object) -> str:
+    """Return what exists where a reference leads nowhere; "" if that is nothing."""
+    found, rest = _followed(reference, previous)
+    where = reference.removesuffix(rest) or MARK
+    match found:
+        case Mapping() if found:
+            names = [str(name) for name in found]
+            near = close(piece[1], names, 1) if (piece := _PIECE.match(rest)) and piece[1] else []
+            listed = ", ".join([*near, *(name for name in names if name not in near)][:_LISTED])
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            return f"; `{where}` has: {listed}{more}"
+        case list():
+            return f"; `{where}` has {len(found)} item{'' if len(found) == 1 else 's'}"
+        case str() | int() | float():
+            return f"; `{where}` is a {'text' if isinstance(found, str) else 'number or boolean'}"
+    return ""

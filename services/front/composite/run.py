@@ -14,12 +14,12 @@ from proto import keys
 from proto.approvals import Rules
 from proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from proto.json_types import JsonObject
-from proto.operation import Operation, Params
+from proto.operation import REFERENCES, Operation, Params
 from proto.outcomes import counted, per_item
 from proto.suggestions import did_you_mean
-from proto.wire.dispatch import CallOptions, ClientRequests, Dispatcher
 from proto.wire.frames import new_trace
 from proto.wire.front import SERVICE
+from services.front import terse
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
 from services.front.excerpt import excerpt
@@ -29,6 +29,7 @@ from services.front.protocol.failures import as_failure
 from services.front.surfaces.describe import describe
 from services.front.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from services.front.tool_search import ToolSearches
+from services.runtime.dispatch import CallOptions, ClientRequests, Dispatcher
 
 
 class CallStep(Protocol):
@@ -43,8 +44,13 @@ class CallStep(Protocol):
     ) -> object: ...
 
 
-async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
+async def query(
+    params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None, *, is_terse: bool
+) -> Composed:
     """Run reading steps in order, until one fails.
+
+    Args:
+        is_terse: whether members of results that say nothing are left out.
 
     Raises:
         InvalidParams: a step is wrong; none has run.
@@ -55,7 +61,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
         (only,) = planned
         arguments = only.params({})
         value = await call(only.operation, arguments, client_requests)
-        return direct(only.operation, _bounded(steps, params.max_tokens, only, arguments, value))
+        return direct(only.operation, _bounded(steps, params.max_tokens, only, arguments, value, is_terse))
     entries: list[JsonObject] = []
     completed = size = 0
     previous: object = {}
@@ -65,7 +71,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
         try:
             arguments = step.params(previous)
             value = await call(step.operation, arguments, step_requests)
-            result = sized(_bounded(steps, params.max_tokens, step, arguments, value), size)
+            result = sized(_bounded(steps, params.max_tokens, step, arguments, value, is_terse), size)
             is_error = _is_error(step.operation, value)
             size += len(bytes(result))
         except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the result
@@ -80,7 +86,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
 
 
 async def execute(
-    params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None, key: str
+    params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None, key: str, *, is_terse: bool
 ) -> Composed:
     """Run changing operations in order.  Raises InvalidParams if one of them is wrong; then none has run."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
@@ -95,7 +101,7 @@ async def execute(
             # The steps that were done are not done again, and their answers make the same answer.
             value = await call(step.operation, arguments, step_requests, keys.derived(key, str(index)))
             success, trouble = _judged(step.operation, value)
-            value = _bounded(steps, params.max_tokens, step, arguments, value)
+            value = _bounded(steps, params.max_tokens, step, arguments, value, is_terse)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the result
             success, trouble = False, ""
             entry = sized({"op": step.name, "success": False, **failed(as_failure(error, step.operation.name))})
@@ -125,14 +131,31 @@ async def session(params: Session, steps: Steps, call: CallStep, client_requests
     if operation is None:
         fault = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
         raise InvalidParams(f"{fault}; the actions are: {', '.join(steps.session)}", field="action")
-    action = check(operation, params.action or "", {}, params.params or {}, "session", chained=False)
+    action = check(
+        operation,
+        params.action or "",
+        {},
+        params.params or {},
+        "session",
+        chained=False,
+        reference=steps.surface in REFERENCES,
+    )
     return direct(operation, await call(operation, action.params({}), client_requests))
 
 
-def _bounded(steps: Steps, max_tokens: int | None, step: Planned, arguments: Params[object], value: object) -> object:
+def _bounded(
+    steps: Steps,
+    max_tokens: int | None,
+    step: Planned,
+    arguments: Params[object],
+    value: object,
+    is_terse: bool,
+) -> object:
     """Return the result of a step as the client gets it, shortened if needed; the next step gets the whole result."""
     if step.operation.is_content or (steps.surface == DOCUMENTS and max_tokens is None):
         return value
+    if is_terse:
+        value = terse.builtins(step.operation, value)
     return excerpt(step.operation, arguments, value, max_tokens, has_scratchpad=steps.surface != DOCUMENTS)
 
 
@@ -179,7 +202,7 @@ _HALF_WAY = 100.0
 
 
 class _StepRequests:
-    """`proto.wire.dispatch.ClientRequests` for one step of several: each is one unit of the call's progress, in
+    """`services.runtime.dispatch.ClientRequests` for one step of several: each is one unit of the call's progress, in
     order."""
 
     def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
@@ -208,7 +231,7 @@ def _step_count(params: object) -> int:
 
 
 class Composites:
-    """A `proto.wire.dispatch.Dispatcher` that also runs the composite tools.
+    """A `services.runtime.dispatch.Dispatcher` that also runs the composite tools.
 
     Composite tools return `Composed`; with `plain` they return ordinary data, for the operator's command line.
     """
@@ -227,11 +250,12 @@ class Composites:
         self._steps = steps
         self._searches = searches
         self._plain = plain
+        self._is_terse = not plain and steps.surface not in REFERENCES
 
     async def call(
         self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
-        """See `proto.wire.dispatch.Dispatcher.call`."""
+        """See `services.runtime.dispatch.Dispatcher.call`."""
         if operation.service != SERVICE or operation.name not in NAMES:
             return await self._dispatcher.call(operation, params, **options)
         origin = options["origin"]
@@ -248,26 +272,30 @@ class Composites:
             of_step = origin if key is None else structs.replace(origin, key=key)
             return await self.call(operation, arguments, origin=of_step, client_requests=own)
 
+        client_requests = options.get("client_requests")
+
         async def answer() -> object:
             match params:
                 case Query():
-                    return await query(params, self._steps, call_step, options.get("client_requests"))
+                    return await query(params, self._steps, call_step, client_requests, is_terse=self._is_terse)
                 case Execute():
-                    return await execute(params, self._steps, call_step, options.get("client_requests"), origin.key)
+                    return await execute(
+                        params, self._steps, call_step, client_requests, origin.key, is_terse=self._is_terse
+                    )
                 case Session():
-                    return await session(params, self._steps, call_step, options.get("client_requests"))
+                    return await session(params, self._steps, call_step, client_requests)
                 case CallMounted():
                     found = self._steps.find(params.name)
                     if found is None or not found[1].is_foreign:
                         near = did_you_mean(params.name, self._steps.names())
                         raise UnknownOperation(f"unknown operation {params.name!r}{near}", field="name")
                     mounted = found[1]
-                    return await call_step(mounted, mounted.parse(params.arguments), options.get("client_requests"))
+                    return await call_step(mounted, mounted.parse(params.arguments), client_requests)
                 case Describe():
-                    ranked = None
+                    ranked, is_likely = None, True
                     if self._searches is not None and params.target is None and params.words:
-                        ranked = await self._searches.ranked(self._steps, params.words)
-                    return describe(self._steps, params.target, params.words, ranked)
+                        ranked, is_likely = await self._searches.ranked(self._steps, params.words)
+                    return describe(self._steps, params.target, params.words, ranked, is_likely=is_likely)
             raise TypeError(f"{type(params).__name__} is not a composite operation")
 
         limit_s = options.get("timeout_s")

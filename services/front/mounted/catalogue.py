@@ -34,9 +34,9 @@ from proto.ops.kernel import KernelMounts
 from proto.ops.mounts import MountsName, MountsOffered
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Event
 from proto.wire.front import OWN
+from services.runtime.dispatch import Dispatcher
 
 R = TypeVar("R")
 

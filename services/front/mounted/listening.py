@@ -17,7 +17,7 @@ import trio
 from proto.errors import LinckiaError
 from proto.mounts import READ, MountRequest, operations_of
 from proto.origin import Origin
-from proto.wire.dispatch import Dispatcher
+from services.runtime.dispatch import Dispatcher
 
 UNSUBSCRIBE_S = 5.0
 

@@ -12,12 +12,12 @@ from proto.mcp import ListChanged, ResourceUpdated
 from proto.mounts import Mount, MountNames, Offered, Wanted
 from proto.operation import ALL, CLIENT, CORE, REFERENCES, Operation
 from proto.ops import Table
-from proto.wire.dispatch import Dispatcher
 from services.front.mounted.catalogue import Catalogue
 from services.front.mounted.listening import Listeners
 from services.front.mounted.names import RESOURCES, MountedNames
 from services.front.mounted.surface import MountSurface
 from services.front.surfaces.surface import Surface
+from services.runtime.dispatch import Dispatcher
 
 LISTS: tuple[Literal["tools", "resources", "prompts"], ...] = ("tools", "resources", "prompts")
 

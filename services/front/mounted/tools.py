@@ -62,7 +62,7 @@ class MountedTool(Operation[Any], frozen=True, kw_only=True):
     def output_schema(self) -> JsonSchema | None:
         return None
 
-    def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[object]:
+    def parse(self, arguments: Mapping[str, object], *, strict: bool = True, reference: bool = False) -> Params[object]:
         """Return the call; its server checks the arguments."""
         params = msgspec.json.encode({"name": self.tool, "arguments": arguments})
         return MountRequest(method="tools/call", name=self.tool, params=params)

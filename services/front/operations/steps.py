@@ -43,7 +43,7 @@ MaxTokens = Annotated[
 ]
 
 
-@tool.read("query", deadline_s=3600, title="Read in steps")
+@tool.read("ops_query", is_essential=True, deadline_s=3600, title="Read in steps")
 class Query(Params[Content], frozen=True, kw_only=True):
     """Read. One step returns its result; several return {steps: [{stepIndex, op, result, isError}], totalSteps,
     completedSteps} and stop at the first failure. A string param that starts with $prev is the last step's result
@@ -53,7 +53,7 @@ class Query(Params[Content], frozen=True, kw_only=True):
     max_tokens: MaxTokens | None = None
 
 
-@tool.destroy("execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
+@tool.destroy("ops_execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
 class Execute(Params[Content], frozen=True, kw_only=True):
     """Change stored data: all operations are checked, then done in order up to the first failure, or with
     continueOnError to the last. Returns {results: [{op, success, …, error}], totalOps, succeeded, failed}, and
@@ -66,7 +66,7 @@ class Execute(Params[Content], frozen=True, kw_only=True):
     max_tokens: MaxTokens | None = None
 
 
-@tool.write("session", idempotent=False, deadline_s=120, title="Session")
+@tool.write("documents_session", idempotent=False, deadline_s=120, title="Session")
 class Session(Params[Content], frozen=True, kw_only=True):
     """Sessions: label documents stored from start to stop, pin documents, watch folders. Not needed to search or
     read."""
@@ -75,7 +75,7 @@ class Session(Params[Content], frozen=True, kw_only=True):
     params: Annotated[dict[str, Any] | None, Meta(description="Of the action")] = None
 
 
-@step.read("describe", deadline_s=10)
+@step.read("ops_describe", deadline_s=10)
 class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
     """Find ops by `words`, show the parameters of one (`target`), or without either list all."""
 

@@ -27,7 +27,6 @@ from proto.origin import Origin
 from proto.suggestions import did_you_mean
 from proto.target import described
 from proto.wire import frames
-from proto.wire.dispatch import CallOptions, Dispatcher
 from proto.wire.frames import Event, new_trace
 from proto.wire.front import SERVICE
 from services.front import rate, refusals
@@ -37,10 +36,12 @@ from services.front.protocol.client_requests import CallRequests
 from services.front.protocol.failures import ProtocolError, as_data, code_of, message_of
 from services.front.protocol.messages import turn
 from services.front.scratchpad import SHORT_CHARS, shortened
-from services.front.surfaces.steps import PLACE, Category
+from services.front.surfaces.steps import PLACE, QUERY
 from services.front.surfaces.surface import Surface, caches
 from services.front.tasks import TaskHandle, Wanted, wanting
+from services.front.terse import Terse
 from services.runtime.calls import Outgoing
+from services.runtime.dispatch import CallOptions, Dispatcher
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -86,7 +87,7 @@ async def run_locally(
 
 
 class LinkDispatcher(Dispatcher):
-    """`proto.wire.dispatch.Dispatcher` over the front's link to the kernel.
+    """`services.runtime.dispatch.Dispatcher` over the front's link to the kernel.
 
     Args:
         local: handlers of the front's own operations, by name.
@@ -112,7 +113,7 @@ class LinkDispatcher(Dispatcher):
         return LinkDispatcher(self._outgoing, self._local, self._rules, parent=parent)
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
-        """See `proto.wire.dispatch.Dispatcher.call`."""
+        """See `services.runtime.dispatch.Dispatcher.call`."""
         origin, limit_s = options["origin"], options.get("timeout_s")
         is_client = origin.caller == CLIENT
         if is_client and (limit := rate.current.get()) is not None:
@@ -200,15 +201,17 @@ def may_be_written(operation: Operation[object]) -> bool:
 
 
 def tool_parts(
-    operation: Operation[object], params: Params[object], value: object, *, bounds: bool
+    operation: Operation[object], params: Params[object], value: object, *, bounds: bool, terse: Terse | None
 ) -> tuple[str, bytes]:
     """Return the text and the structured content (JSON) of a tool's result, shortened if it is long."""
+    short = value if terse is None else terse(value)
     if bounds:
-        value = excerpt(operation, params, value, getattr(params, "max_tokens", None))
-    bare = _encode(value)
-    text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
-    if isinstance(value, Excerpt):
-        return (f"{text}\n\n{_encode(value['more']).decode()}" if isinstance(text, str) else bare.decode()), bare
+        short = excerpt(operation, params, short, getattr(params, "max_tokens", None))
+    bare = _encode(short)
+    whole = short if isinstance(short, Excerpt) else value
+    text: object = whole.get(operation.text) if operation.text is not None and isinstance(whole, dict) else None
+    if isinstance(short, Excerpt):
+        return (f"{text}\n\n{_encode(short['more']).decode()}" if isinstance(text, str) else bare.decode()), bare
     structured = b'{"result":%b}' % bare if operation.wraps_result else bare
     text = text if isinstance(text, str) else bare.decode()
     return (text, structured) if bounds or len(text) < SHORT_CHARS else shortened(operation, value, text, structured)
@@ -222,7 +225,8 @@ def tool_result(surface: Surface, operation: Operation[object], params: Params[o
         return handle_result(value)
     if operation.is_content:
         return {"isError": False, **plain(value)}
-    text, structured = tool_parts(operation, params, value, bounds=surface.bounds(operation))
+    bounds, terse = surface.bounds(operation), surface.terse(operation)
+    text, structured = tool_parts(operation, params, value, bounds=bounds, terse=terse)
     return {
         "content": [{"type": "text", "text": text}],
         "structuredContent": _decode(structured),
@@ -262,6 +266,7 @@ async def encoded_tool_result(
     after: bytes = b"",
     *,
     bounds: bool,
+    terse: Terse | None,
 ) -> bytes:
     """Like `tool_result`, but encoded to JSON; `tail` holds further members (`,"name":…`).
 
@@ -269,7 +274,7 @@ async def encoded_tool_result(
     """
     if isinstance(value, Composed):
         return b"%b%b%b" % (before, value.encoded(tail), after)
-    text, structured = tool_parts(operation, params, value, bounds=bounds)
+    text, structured = tool_parts(operation, params, value, bounds=bounds, terse=terse)
     await turn(len(structured))
     encoded = _encode(text)
     await turn(len(structured))
@@ -310,8 +315,8 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
 
 def unknown_tool(name: str, surface: Surface) -> ProtocolError:
     """Return the error for a tool that this surface does not have; clients often mistake steps for tools."""
-    found = surface.steps.find(name) if Category.QUERY in surface.tools else None
-    hint = did_you_mean(name, surface.tools) if found is None else f"; `{name}` {PLACE[found[0]]}"
+    found = surface.steps.find(name) if QUERY in surface.callable else None
+    hint = did_you_mean(name, surface.tools) if found is None else f"; `{name}` {surface.steps.spoken(PLACE[found[0]])}"
     return ProtocolError(INVALID_PARAMS, f"Unknown tool: {name}{hint}", {"tool": name})
 
 

@@ -62,7 +62,7 @@ class InputRequired(Exception):
 
 
 class CallRequests:
-    """`proto.wire.dispatch.ClientRequests` for one call.
+    """`services.runtime.dispatch.ClientRequests` for one call.
 
     Args:
         token: the client's progress token; None if it wants no progress.

@@ -16,8 +16,8 @@ from proto.json_types import JsonObject
 from proto.operation import Operation
 from proto.ops import Table
 from proto.origin import Origin
-from proto.wire.dispatch import Dispatcher
 from proto.wire.front import SERVICE
+from services.runtime.dispatch import Dispatcher
 
 MAX_VALUES = 100
 """The protocol's limit for one completion."""

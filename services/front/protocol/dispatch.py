@@ -38,7 +38,6 @@ from proto.names import module
 from proto.operation import CLIENT, Access, Operation
 from proto.ops.tasks import Schedule, TaskStart
 from proto.origin import Origin
-from proto.wire.dispatch import Dispatcher
 from proto.wire.front import SERVICE
 from services.front.mounted.mounted import KNOWN_S
 from services.front.mounted.requests import MountedRequests
@@ -52,6 +51,8 @@ from services.front.protocol.served import Served
 from services.front.protocol.session import Request
 from services.front.surfaces.steps import NAMES
 from services.front.tasks import declares, is_long
+from services.front.terse import Terse
+from services.runtime.dispatch import Dispatcher
 
 if TYPE_CHECKING:
     from services.front.mounted.requests import LoadSdk
@@ -81,6 +82,7 @@ class Tool(NamedTuple):
         dispatcher: makes its calls; an ordinary one's directly.
         written: whether only the JSON of its result is needed.
         bounds: whether long answers are truncated.
+        terse: omits the members of its result that say nothing.
     """
 
     operation: Operation[object]
@@ -89,6 +91,7 @@ class Tool(NamedTuple):
     is_long: bool
     written: bool
     bounds: bool
+    terse: Terse | None
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
@@ -123,6 +126,7 @@ class FastPath:
     def __init__(self, served: Served) -> None:
         self._served = served
         self._surface = served.surface
+        self._is_reference = served.surface.is_reference
         self._tools: dict[str, Tool] = {}
         self._stamp = {SERVER_INFO: served.info}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
@@ -166,6 +170,7 @@ class FastPath:
                 is_long_,
                 may_be_written(operation),
                 self._surface.bounds(operation),
+                self._surface.terse(operation),
             )
         return known
 
@@ -186,7 +191,7 @@ class FastPath:
         """
         operation = call.operation
         try:
-            params = operation.parse(call.arguments)
+            params = operation.parse(call.arguments, reference=self._is_reference)
             client_requests = CallRequests(client, nursery, token=call.token, level=level)
             value = await perform(
                 call.tool.dispatcher,
@@ -198,14 +203,15 @@ class FastPath:
             )
             tail = self._modern_tail if call.modern else b""
             head = b'{"jsonrpc":"2.0","id":%b,"result":' % _encode(call.id)
-            bounds = call.tool.bounds
-            return Answer(await encoded_tool_result(operation, params, value, tail, head, b"}", bounds=bounds))
+            bounds, terse = call.tool.bounds, call.tool.terse
+            encoded = await encoded_tool_result(operation, params, value, tail, head, b"}", bounds=bounds, terse=terse)
+            return Answer(encoded)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self.failed(call, error)
 
     def failed(self, call: ToolCall, error: Exception) -> Answer:
         """Return the answer to a call that failed with `error`."""
-        failure = as_failure(error, call.operation.name)
+        failure = self._surface.steps.spoken_failure(as_failure(error, call.operation.name))
         if is_protocol_error(call.operation, failure, modern=call.modern):
             refused = as_error(failure)
             return Answer(error_message(call.id, refused.code, refused.message, refused.data), refused.code)
@@ -305,9 +311,10 @@ class MessageDispatcher:
         call = self._fast_path.recognise(request.envelope, request.origin, modern=session.modern)
         if call is not None and call.may_be_task:
             return None
-        if call is None or request.headers is None or agree(request.headers, TOOLS_CALL, call.operation.name):
+        if call is None or request.headers is None:
             return call
-        return None
+        shown = call.operation.shown_as(self._served.surface.name)
+        return call if agree(request.headers, TOOLS_CALL, shown) else None
 
     async def _call(self, request: Request, call: ToolCall) -> Answer:
         session = request.session

@@ -7,11 +7,11 @@ from functools import cached_property
 
 from proto.approvals import ApprovalSettings, Rules
 from proto.json_types import JsonObject
-from proto.wire.dispatch import Dispatcher
 from services.front.mounted.mounted import Mounted
 from services.front.prompts import SHOWN_ON, FilePrompts
 from services.front.protocol.handshake import Greeter, server_info
 from services.front.surfaces.surface import Surface
+from services.runtime.dispatch import Dispatcher
 
 
 @dataclass(eq=False)

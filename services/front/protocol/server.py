@@ -44,6 +44,7 @@ from services.front.protocol.sdk import (
 from services.front.protocol.served import Served
 from services.front.scratchpad import Scratchpads
 from services.front.surfaces.steps import NAMES
+from services.front.surfaces.surface import Surface
 from services.front.tasks import TaskHandle, Wanted, declares, wanted_by
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
@@ -171,13 +172,13 @@ class SurfaceServer:
             raise as_mcp_error(calls.unknown_tool(params.name, self.surface))
 
         async def call() -> JsonObject:
-            parsed = operation.parse(params.arguments or {})
+            parsed = operation.parse(params.arguments or {}, reference=self.surface.is_reference)
             value = await self._perform(ctx, operation, parsed, params.request_state)
             if isinstance(value, TaskHandle) and _declares_tasks(ctx):
                 return tasks.created(value.task)
             return calls.tool_result(self.surface, operation, parsed, value)
 
-        return await _answered(ctx, operation, call())
+        return await _answered(ctx, self.surface, operation, call())
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
         uri = str(params.uri)
@@ -195,7 +196,7 @@ class SurfaceServer:
             value = await self._perform(ctx, operation, parsed, params.request_state)
             return calls.resource_result(operation, uri, value)
 
-        return await _answered(ctx, operation, read())
+        return await _answered(ctx, self.surface, operation, read())
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
         operation = self.surface.prompts.get(params.name)
@@ -210,9 +211,10 @@ class SurfaceServer:
 
         async def fill() -> JsonObject:
             parsed = operation.parse(params.arguments or {}, strict=False)
-            return calls.plain(await self._perform(ctx, operation, parsed, params.request_state))
+            filled: JsonObject = calls.plain(await self._perform(ctx, operation, parsed, params.request_state))
+            return self.surface.steps.spoken_in(filled)
 
-        return await _answered(ctx, operation, fill())
+        return await _answered(ctx, self.surface, operation, fill())
 
     async def _perform(
         self, ctx: Context, operation: Operation[object], params: Params[object], state: str | None
@@ -259,7 +261,7 @@ class SurfaceServer:
             )
             return completion.completion_result(found)
 
-        return await _answered(ctx, operation, complete())
+        return await _answered(ctx, self.surface, operation, complete())
 
     async def _set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         if params.level not in LEVELS:
@@ -316,7 +318,9 @@ def _complete(result: dict[str, Any]) -> JsonObject:
     return {"resultType": "complete", **result}
 
 
-async def _answered(ctx: Context, operation: Operation[object], answering: Awaitable[JsonObject]) -> Any:
+async def _answered(
+    ctx: Context, surface: Surface, operation: Operation[object], answering: Awaitable[JsonObject]
+) -> Any:
     """Return the result in wire form; questions to the client and a tool's failures are results too.
 
     Raises MCPError for failures of resources, prompts and completions, which have no error results.
@@ -328,7 +332,7 @@ async def _answered(ctx: Context, operation: Operation[object], answering: Await
     except MCPError:
         raise
     except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
-        failure = as_failure(error, operation.name)
+        failure = surface.steps.spoken_failure(as_failure(error, operation.name))
         if operation.role is Role.TOOL and not is_protocol_error(operation, failure, modern=is_modern(ctx)):
             return _complete(as_tool_result(failure))
         raise as_mcp_error(calls.as_error(failure)) from None

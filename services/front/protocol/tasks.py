@@ -1,7 +1,7 @@
 """The MCP extension `io.modelcontextprotocol/tasks` of revision 2026-07-28 (SEP-2663).
 
 A client that declares it gets a task instead of the result of a long call, and polls it by `tasks/get`. The same tasks
-can be used by the tools `task_get`, `task_wait` and `task_cancel`.
+can be used by the tools `tasks_get`, `tasks_wait` and `tasks_cancel`.
 
 https://github.com/modelcontextprotocol/ext-tasks, `specification/draft/tasks.md`.
 """
@@ -22,12 +22,13 @@ from proto.json_types import JsonObject
 from proto.mcp import MISSING_CAPABILITY, TASKS_EXTENSION
 from proto.operation import Operation, operation_of
 from proto.ops.tasks import Task, TaskCancel, TaskGet
-from proto.wire.dispatch import Dispatcher
+from proto.vocabulary import current_name
 from services.front.protocol import calls
 from services.front.protocol.failures import as_tool_result, is_protocol_error
 from services.front.protocol.sdk import Context, as_mcp_error, is_modern, request_of
 from services.front.surfaces.surface import Surface
 from services.front.tasks import declares, failure_of, value_of
+from services.runtime.dispatch import Dispatcher
 
 POLL_MS = 1000
 
@@ -68,7 +69,7 @@ def created(task: Task) -> JsonObject:
 def detailed(surface: Surface, task: Task) -> JsonObject:
     """Return a task with the result, or the error, that its request would have got."""
     members = _members(task)
-    operation = surface.callable.get(task.operation)
+    operation = surface.callable.get(current_name(task.operation))
     match task.state:
         case "completed":
             # A mounted server's result is content already, and its tool may be gone.

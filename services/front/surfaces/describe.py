@@ -9,29 +9,36 @@ from proto.json_types import JsonObject
 from proto.operation import REFERENCES, Access, Operation
 from proto.suggestions import did_you_mean
 from services.front.surfaces.finding import absent, is_mounted
-from services.front.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
+from services.front.surfaces.steps import DESCRIBE, DOCUMENTS, EXECUTE, QUERY, SESSION, Steps
 
 FOUND = 12
 """Maximum number of ops that a search by words returns."""
 
 
-def describe(steps: Steps, target: str | None, words: str = "", ranked: Sequence[str] | None = None) -> JsonObject:
+UNLIKELY = "perhaps no op does this; these are the nearest"
+
+
+def describe(
+    steps: Steps, target: str | None, words: str = "", ranked: Sequence[str] | None = None, *, is_likely: bool = True
+) -> JsonObject:
     """Return the result of the op `describe`; an unknown target is also a result.
 
     Args:
         ranked: the names that a better search found by `words`, best first.
+        is_likely: whether the first of them is likely to do the task.
     """
     if target is None and words:
         found_by_words = [
             (name, steps.find(name)) for name in (steps.index.ranked(words) if ranked is None else ranked)[:FOUND]
         ]
-        said = absent(words)
+        said, near = absent(words), "" if is_likely else UNLIKELY
         ops = [
-            {"op": name, "in": step[0].value, "about": about(step[1])}
+            {"op": name, "in": steps.spoken(step[0].tool), "about": steps.spoken(about(step[1]))}
             for name, step in found_by_words
             if step and (not said or is_mounted(step[1]))
         ]
-        return {"ops": ops, "note": said} if said else {"ops": ops}
+        note = said or near
+        return {"ops": ops, "note": steps.spoken(note)} if note else {"ops": ops}
     if target is None:
         listed: JsonObject = {f"{category}_ops": list(ops) for category, ops in steps.ops.items()}
         if steps.surface == DOCUMENTS:
@@ -42,12 +49,13 @@ def describe(steps: Steps, target: str | None, words: str = "", ranked: Sequence
         near = did_you_mean(target, steps.names())
         return {"error": f"Unknown operation: {target[:100]}{near}", "available": steps.names()}
     category, operation = found
+    names = {} if steps.surface in REFERENCES else operation.params.common
     return {
-        "op": target,
-        "category": category.value,
+        "op": target if steps.surface in REFERENCES else operation.name,
+        "category": category.value if steps.surface in REFERENCES else category.tool,
         "readOnly": operation.access is Access.READ,
-        "description": operation.description,
-        "paramsSchema": _whole(operation, {} if steps.surface in REFERENCES else operation.params.common),
+        "description": steps.spoken(operation.description),
+        "paramsSchema": steps.spoken_in(_whole(operation, names)),
     }
 
 
@@ -71,22 +79,22 @@ def shown(operation: Operation[object], surface: str, steps: Steps) -> tuple[str
     """Return the description and input schema of a tool on a surface."""
     description = " ".join(operation.description.split())
     of_documents = surface == DOCUMENTS
-    match operation.name:
-        case "query":
-            listed = {"steps": _steps(steps.query if of_documents else None, ["op"])}
-            if not of_documents:
-                listed["max_tokens"] = {"type": "integer", "default": 2000}
-            return description + (_PARAMETERS if of_documents else _REACH), _object(listed, ["steps"])
-        case "execute":
-            changes = _steps(steps.execute if of_documents else None, ["op", "params"])
-            goes_on = {"type": "boolean", "default": False}
-            text = description if of_documents else f"{description} `{DESCRIBE}` in `{QUERY}` lists the ops."
-            return text, _object({"operations": changes, "continueOnError": goes_on}, ["operations"])
-        case "session":
-            action = {"type": "string", "enum": list(steps.session)}
-            return description, _object({"action": action, "params": {"type": "object"}}, ["action"])
-        case _:
-            return description, operation.input_schema
+    if operation.name == QUERY:
+        listed = {"steps": _steps(steps.query if of_documents else None, ["op"])}
+        if not of_documents:
+            listed["max_tokens"] = {"type": "integer", "default": 2000}
+        description, schema = description + (_PARAMETERS if of_documents else _REACH), _object(listed, ["steps"])
+    elif operation.name == EXECUTE:
+        changes = _steps(steps.execute if of_documents else None, ["op", "params"])
+        goes_on = {"type": "boolean", "default": False}
+        description += "" if of_documents else f" `{DESCRIBE}` in `{QUERY}` lists the ops."
+        schema = _object({"operations": changes, "continueOnError": goes_on}, ["operations"])
+    elif operation.name == SESSION:
+        action = {"type": "string", "enum": list(steps.session)}
+        schema = _object({"action": action, "params": {"type": "object"}}, ["action"])
+    else:
+        schema = operation.input_schema
+    return steps.spoken(description), steps.spoken_in(schema)
 
 
 def _steps(ops: Mapping[str, object] | None, required: list[str]) -> JsonObject:

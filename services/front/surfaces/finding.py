@@ -2,7 +2,7 @@
 
 Ranked by BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions. If descriptions use another word for
 what is asked (`_SAID`), that word counts too, but less than the word itself. References to other operations in a
-description ("Not notes (search_documents)") do not count for this operation.
+description ("Not notes (notes_search)") do not count for this operation.
 
 Tools of mounted servers are described by strangers, at any length. So their words are weighed by where they are: name,
 title, first sentence, parameters, rest. A task's file names, addresses, times and the like count as such words too
@@ -20,11 +20,15 @@ from functools import lru_cache
 from proto.mounts import PREFIX
 from proto.operation import Operation
 from services.front.surfaces.elsewhere import SAID as _SAID_ELSEWHERE
+from services.front.surfaces.examples import examples
 from services.front.surfaces.shapes import generalized
 
 _K1, _B = 1.2, 0.75
 _NAMED = 2
 """How many times a word of the name counts, compared with a word of the description."""
+
+_OWN_WEIGHT = 0.45
+"""Weight of the score of Linckia's own operations, which have more words, compared with a mounted tool's."""
 
 _OTHER_WORD = 0.7
 """Weight of an alternative word; the word itself weighs 1."""
@@ -41,7 +45,7 @@ _END = re.compile(r"(?<=[^.][.;!?])\s")
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ions?|ies|ing|ed|es|s|e|y)$")
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+")
 _POINTER = re.compile(r": (?:op )?([-_a-z]+(?:, [-_a-z]+)*)[.;]?$")
-"""A reference to other operations at the end of a sentence: `Whole notes: write_note.`"""
+"""A reference to other operations at the end of a sentence: `Whole notes: notes_write.`"""
 _NAMES = re.compile(r"\([^()]*[a-z][-_][^()]*\)")
 
 _STOP = frozenset(
@@ -107,7 +111,7 @@ abort, halt, kill, stop -> cancel stop
 everywhere, anywhere, all places, not sure where -> everywhere
 grew, grown, growth, shrank, bigger -> grew scans
 list files, list the files, files of, files in, contents of a folder, folder contents, in a folder, ls, dir,
-    what is in this folder, entries -> browse navigate list direct entries
+    what is in this folder, entries -> browse list direct entries
 happened, happen, going on, did i miss, missed, while i was away, since i left, in my absence, what is new, activity,
     news, since yesterday -> catch up events changed whom
 remind, reminder, alarm, timer, tomorrow, later today, in an hour, every day, every morning, daily, hourly, weekly,
@@ -122,10 +126,7 @@ recently, latest, newest -> latest newest
 """
 
 
-_NO_FOLDER = "nothing makes an empty folder; write-file and move-files make the folders of their files"
 _ABSENT = (
-    (r"^(?:create|make|new)(?: (?:a|an|the|new|empty|another|my))* (?:sub)?(?:folder|directory|dir)\b", _NO_FOLDER),
-    (r"^mkdir\b", _NO_FOLDER),
     (r"\b(?:send|write|compose) .*\b(?:e ?-?mail|mail|sms)\b", "nothing sends mail; a mounted server may"),
     (
         r"^(?:run|execute) .*\b(?:shell|command|terminal|bash|script|program|code)\b",
@@ -225,7 +226,22 @@ def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Map
         pointer = _POINTER.search(sentence)
         if not (sentence.startswith("Not ") or (pointer is not None and set(pointer[1].split(", ")) <= names)):
             own.append(_NAMES.sub(" ", sentence))
-    return Counter(_terms(f"{f'{name} {operation.title} ' * _NAMED}{' '.join(own)}"))
+    asked = examples().get(operation.name, ())
+    return Counter(_terms(f"{f'{name} {operation.title} ' * _NAMED}{' '.join(own)} {' '.join(asked)}"))
+
+
+def _postings(texts: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return for each stem the operations that have it, and what it scores there."""
+    count = len(texts)
+    found = Counter(term for text in texts.values() for term in text)
+    mean = sum(sum(text.values()) for text in texts.values()) / (count or 1)
+    postings: dict[str, dict[str, float]] = {}
+    for name, text in texts.items():
+        length = _K1 * (1 - _B + _B * sum(text.values()) / mean)
+        for term, times in text.items():
+            rarity = math.log(1 + (count - found[term] + 0.5) / (found[term] + 0.5))
+            postings.setdefault(term, {})[name] = rarity * times * (_K1 + 1) / (times + length)
+    return postings
 
 
 class Index:
@@ -235,18 +251,9 @@ class Index:
         names = frozenset(operations).union(op.name for op in operations.values())
         texts = {name: _text(name, op, names) for name, op in operations.items()}
         self._order = {name: number for number, name in enumerate(operations)}
-        count = len(texts)
-        found = Counter(term for text in texts.values() for term in text)
-        mean = sum(sum(text.values()) for text in texts.values()) / (count or 1)
-        # For each stem, the operations that have it and what it scores there.
-        self._own: dict[str, dict[str, float]] = {}
-        self._mounted: dict[str, dict[str, float]] = {}
-        for name, text in texts.items():
-            postings = self._mounted if is_mounted(operations[name]) else self._own
-            length = _K1 * (1 - _B + _B * sum(text.values()) / mean)
-            for term, times in text.items():
-                rarity = math.log(1 + (count - found[term] + 0.5) / (found[term] + 0.5))
-                postings.setdefault(term, {})[name] = rarity * times * (_K1 + 1) / (times + length)
+        mounted = {name for name in texts if is_mounted(operations[name])}
+        self._own = _postings({name: text for name, text in texts.items() if name not in mounted})
+        self._mounted = _postings({name: texts[name] for name in mounted})
 
     def ranked(self, words: str) -> list[str]:
         """Return the names of operations that match any of the words or an alternative, best first."""
@@ -266,5 +273,5 @@ class Index:
                     for name, score in group.get(each, {}).items():
                         best[name] = max(best.get(name, 0.0), factor * score)
                 for name, score in best.items():
-                    scores[name] = scores.get(name, 0.0) + score
+                    scores[name] = scores.get(name, 0.0) + score * (_OWN_WEIGHT if group is self._own else 1.0)
         return scores

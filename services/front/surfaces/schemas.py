@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from proto.json_types import JsonObject
-from proto.operation import DETAIL
+from proto.operation import DETAIL, FOR_PROGRAMS, IF_ANY
 
 DRAWN = 450
 """Length of a parameter's schema above which its form is summarized in a line."""
@@ -111,6 +111,24 @@ def result(schema: JsonObject) -> JsonObject:
     return {"type": "object", **{key: value for key, value in short.items() if key != "anyOf"}}
 
 
+def terse(node: Any) -> Any:
+    """Return the schema of a result whose members may be left out (`services.front.terse`)."""
+    match node:
+        case list():
+            return [terse(each) for each in node]
+        case dict():
+            changed = {key: terse(value) for key, value in node.items()}
+            properties = node.get("properties")
+            if isinstance(properties, dict) and isinstance(node.get("required"), list):
+                changed["required"] = [name for name in node["required"] if not _may_lack(properties.get(name, {}))]
+            return changed
+    return node
+
+
+def _may_lack(member: JsonObject) -> bool:
+    return IF_ANY in member or FOR_PROGRAMS in member or {"type": "null"} in member.get("anyOf", ())
+
+
 def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) -> JsonObject:
     """Return the node with its references resolved; parameters keep explanations, results do not. Objects deeper than
     `depth` keep only their type."""
@@ -129,7 +147,11 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) ->
         if key == "type" or (key in _PLAIN and value) or is_explained:
             short[key] = value
         elif depth > 0 and key == "properties":
-            short[key] = {name: _short(each, definitions, depth - 1, kind) for name, each in value.items()}
+            short[key] = {
+                name: _short(each, definitions, depth - 1, kind)
+                for name, each in value.items()
+                if explained or DETAIL not in each
+            }
         elif key == "items" or (key == "additionalProperties" and depth > 0 and value and not explained):
             short[key] = _short(value, definitions, depth - 1, kind)
     if "properties" not in short:

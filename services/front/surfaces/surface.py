@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from proto.approvals import ApprovalSettings, Rules
 from proto.json_types import JsonObject
 from proto.operation import (
     ALL,
@@ -36,6 +37,15 @@ from services.front.operations import steps as front
 from services.front.surfaces import schemas
 from services.front.surfaces.describe import shown
 from services.front.surfaces.steps import Steps
+from services.front.terse import Terse, terse
+
+ALWAYS_LOAD, MAX_RESULT_CHARS, ASKS_USER = (
+    f"anthropic/{name}" for name in ("alwaysLoad", "maxResultSizeChars", "requiresUserInteraction")
+)
+"""Members of a tool's `_meta` that Claude Code reads: list it at once, results of this length are not cut, and a person
+has to agree to each call."""
+
+LONG_RESULT_CHARS = 200_000
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -51,6 +61,8 @@ class Surface:
     """Whether clients can use tasks here."""
     callable: Mapping[str, Operation[object]] = {}
     """Whatever clients may call here, as a tool or otherwise, of Linckia's own."""
+    rules: Rules = Rules(ApprovalSettings())
+    """Which calls wait for a person."""
     is_known: bool = True
     """Whether its lists are known already."""
 
@@ -81,8 +93,9 @@ class Surface:
         here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
         self.callable = {op.name: op for op in here}
         self.has_tasks = operation_of(TaskGet).name in self.callable
-        self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
-        self.called = {**self.tools, **{name: op for op in self.tools.values() for name in op.former}}
+        self.tools: Mapping[str, Operation[object]] = {op.shown_as(name): op for op in here if op.role is Role.TOOL}
+        others = {other: op for op in self.tools.values() for other in (op.name, *op.former)}
+        self.called = {**others, **self.tools}
         """The tools by all names that a call may use."""
         self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
         self._resources = [(op.resource, op) for op in here if op.role is Role.RESOURCE and op.resource is not None]
@@ -90,6 +103,11 @@ class Surface:
         by_length = sorted(self._resources, key=lambda each: -len(_VARIABLE.sub("", each[0].uri)))
         self._templates = [each for each in by_length if "{" in each[0].uri]
         self._patterns = [(template_pattern(uri), op) for resource, op in by_length for uri in resource.uris]
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it follows another program's contract."""
+        return self.name in REFERENCES
 
     @property
     def listed(self) -> list[Operation[object]]:
@@ -108,20 +126,24 @@ class Surface:
         """Return whether long answers of a tool are truncated here: only if no other system's contract defines them."""
         return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact)
 
+    def terse(self, op: Operation[object]) -> Terse | None:
+        """Return what omits the members of a tool's result that say nothing; None if all are kept."""
+        return None if self.is_reference else terse(op)
+
     @cached_property
     def listed_prompts(self) -> list[JsonObject]:
         """`prompts` of `prompts/list`; a prompt's arguments are its operation's parameters."""
-        return [_prompt(op) for op in self.prompts.values()]
+        return [self.steps.spoken_in(_prompt(op)) for op in self.prompts.values()]
 
     @cached_property
     def listed_resources(self) -> list[JsonObject]:
         """`resources` of `resources/list`: those with a fixed URI."""
-        return [_resource(resource, op, "uri") for resource, op in self._resources if "{" not in resource.uri]
+        return [self._resource(*each, "uri") for each in self._resources if "{" not in each[0].uri]
 
     @cached_property
     def listed_templates(self) -> list[JsonObject]:
         """`resourceTemplates` of `resources/templates/list`."""
-        return [_resource(resource, op, "uriTemplate") for resource, op in self._templates]
+        return [self._resource(*each, "uriTemplate") for each in self._templates]
 
     @cached_property
     def custom_headers(self) -> frozenset[str]:
@@ -130,23 +152,44 @@ class Surface:
             op.name for op in self.tools.values() if b"x-mcp-header" in msgspec.json.encode(op.input_schema)
         )
 
+    def _resource(self, resource: Resource, op: Operation[object], key: str) -> JsonObject:
+        description = self.steps.spoken(op.description)
+        fields = {"name": resource.name, "title": op.title, "description": description, "mimeType": resource.mime_type}
+        return {key: resource.uri, **fields}
+
     def _tool(self, op: Operation[object]) -> JsonObject:
         description, whole = shown(op, self.name, self.steps)
         common = {} if self.name in REFERENCES else op.params.common
         detailed = self.name != ALL
         tool = {
-            "name": op.name,
-            "title": op.title,
+            "name": op.shown_as(self.name),
+            "title": op.title_on(self.name),
             "description": description,
             "inputSchema": whole
             if op.is_foreign
             else schemas.parameters(whole, common, description=description, detailed=detailed),
             "annotations": annotations_of(op, whole=self.name in REFERENCES),
         }
+        if hints := self._hints(op):
+            tool["_meta"] = hints
         # Answers that may be truncated have no output schema.
-        if not self.bounds(op) and (result := output_schema(op)) is not None:
+        if not self.bounds(op) and (result := output_schema(op, self.name)) is not None:
             tool["outputSchema"] = result
         return tool
+
+    def _hints(self, op: Operation[object]) -> JsonObject:
+        """Return what clients can do with a tool, besides the annotations of the protocol; nothing where another
+        program's contract defines the list."""
+        if self.name in REFERENCES or op.is_foreign:
+            return {}
+        hints: JsonObject = {}
+        if self.name == CORE and op.is_essential:
+            hints[ALWAYS_LOAD] = True
+        if self.name == CORE and op.is_exact:
+            hints[MAX_RESULT_CHARS] = LONG_RESULT_CHARS
+        if self.rules.choose(op):
+            hints[ASKS_USER] = True
+        return hints
 
     def find_resource(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
         """Return the operation that reads `uri`, and the arguments in `uri`; None if there is no such operation."""
@@ -208,12 +251,15 @@ def caches(operation: Operation[object]) -> bool:
     return kept_on and operation.service != SERVICE and not operation.is_content
 
 
-def output_schema(operation: Operation[object]) -> JsonObject | None:
-    """Return the listed schema of the structured result. If long answers of the operation are stored in the scratchpad,
-    the result may also be `cached`, a reference to one."""
+def output_schema(operation: Operation[object], surface: str) -> JsonObject | None:
+    """Return the schema of the structured result as a surface lists it.
+
+    If long answers of the operation are stored in the scratchpad, the result may also be `cached`, a reference to one.
+    """
     if operation.output_schema is None:
         return None
-    schema = schemas.result(operation.output_schema)
+    whole = operation.output_schema
+    schema = schemas.result(whole if surface in REFERENCES else schemas.terse(whole))
     if not caches(operation):
         return schema
     return {"type": "object", "properties": {**schema.get("properties", {}), "cached": {"type": "object"}}}
@@ -229,32 +275,29 @@ def _prompt(op: Operation[object]) -> JsonObject:
     return {"name": op.name, "title": op.title, "description": op.description, "arguments": arguments}
 
 
-def _resource(resource: Resource, op: Operation[object], key: str) -> JsonObject:
-    fields = {"name": resource.name, "title": op.title, "description": op.description, "mimeType": resource.mime_type}
-    return {key: resource.uri, **fields}
-
-
 # `instructions`: what a client receives for its model when it connects: which tools to use for which purpose.
 
-_SEARCHES = """Three things are searched: notes (Markdown below the roots) by search_documents, past conversations by
-the tool search, stored documents by the op search of query; search_everything looks in all of them, and is the first
+_SEARCHES = """Three things are searched: notes (Markdown below the roots) by notes_search, past conversations by
+chats_search, stored documents by the op documents_search; everything_search looks in all of them, and is the first
 choice when you do not know where."""
 
-_STEPS = """query reads by ops of every service, execute changes by them; {"op": "describe", "params": {"words": "…"}}
-in query finds the op for a task, {"target": OP} its parameters. A string $prev.results[0].id hands on a result."""
+_STEPS = """ops_query reads by ops of every service, ops_execute changes by them; {"op": "ops_describe", "params":
+{"words": "…"}} in ops_query finds the op for a task, {"target": OP} its parameters. A string $prev.results[0].id hands
+on a result."""
 
 _LONG = "A long answer is cut or kept: it says how to go on."
 
 _TEXTS = {
-    CORE: f"""{_SEARCHES} Notes: read_node_content, write_note, edit_note. Files on disk: grep-files, read-file,
-        edit-file, write-file. remember keeps a fact and recall finds it again; a whole text is stored by the op add of
-        execute. All else (folders by size, YAML with its comments, plans, versions): {_STEPS} {_LONG}""",
-    ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; index, then navigate, top-files,
-        rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*.
-        YAML: noyalib_* and yaml_*. Notes: search_documents, write_note, edit_note, rename_note, explore_links. Stored
-        documents and their versions: ops of query and execute. {_STEPS} {_LONG}""",
-    COMPACT: f"""{_STEPS} Ops: search_documents (notes), transcripts_search (past conversations), search, grep, get, add
-        (stored documents), index and navigate (files), noyalib_set (YAML); search_everything looks in all. {_LONG}""",
+    CORE: f"""{_SEARCHES} Notes: notes_read, notes_write, notes_edit. Files on disk: files_grep, files_read,
+        files_edit, files_write. memory_add keeps a fact and memory_recall finds it again; a whole text is stored by the
+        op documents_add. All else (folders by size, YAML with its comments, plans, versions): {_STEPS} {_LONG}""",
+    ALL: f"""{_SEARCHES} Files on disk: files_grep, files_read, files_edit, files_write; files_index, then
+        files_browse, disk_top_files, files_rename; deleted ones come back by trash_restore. Groups of files: sets_*;
+        rules for files: plans_*. YAML: yaml_*. Notes: notes_search, notes_write, notes_edit, notes_rename, notes_links.
+        Stored documents and their versions: ops documents_*. {_STEPS} {_LONG}""",
+    COMPACT: f"""{_STEPS} Ops: notes_search, chats_search (past conversations), documents_search, documents_get and
+        documents_add (stored documents), files_index and files_browse, yaml_set; everything_search looks in all.
+        {_LONG}""",
     "documents": """A store of documents with their versions. query reads: search (by meaning and words), grep (exact
         patterns), list, get, graph (code), status; execute changes: add, update, delete, restore, download; session
         labels what is added meanwhile. {"op": "describe", "params": {"target": OP}} gives the parameters of an op.""",

@@ -34,13 +34,13 @@ from proto.keys import HEADER
 from proto.operation import CLIENT, operation_of
 from proto.ops.kernel import KernelTokens
 from proto.origin import Origin
-from proto.wire.dispatch import Dispatcher
 from proto.wire.front import OFF, OWN, Http, is_loopback
 from services.front import rate, refusals
 from services.front.rate import Limits
 from services.front.transport import oauth
 from services.front.transport.http_server import ADMIT
 from services.front.transport.oauth import Bearer, ResourceServer, Unauthorized
+from services.runtime.dispatch import Dispatcher
 
 METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEADERS = (

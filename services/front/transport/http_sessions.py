@@ -24,7 +24,6 @@ from proto.json_types import JsonObject
 from proto.operation import Params, operation_of
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from proto.wire import frames
-from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Event
 from proto.wire.front import OWN
 from proto.wire.front import TO_FRONTS as PREFIX
@@ -34,6 +33,7 @@ from services.front.protocol.server import SurfaceServer
 from services.front.protocol.session import McpSession, SessionState, read_state
 from services.front.scratchpad import SESSIONLESS, Scratchpad, Scratchpads, StoredResult
 from services.front.transport.session_ids import Claims, SessionIds
+from services.runtime.dispatch import Dispatcher
 
 MAX_SESSIONS = 4096
 """Most sessions in the memory of one front."""

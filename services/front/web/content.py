@@ -22,15 +22,15 @@ from proto.errors import LinckiaError
 from proto.http import FILE_CHUNK_BYTES, FileChunk
 from proto.operation import Operation
 from proto.origin import Origin
-from proto.wire.dispatch import Dispatcher
 from services.front.transport.access import ORIGIN
+from services.runtime.dispatch import Dispatcher
 
 _INLINE_TYPES = ("image/", "video/", "audio/", "application/pdf", "text/plain", "text/markdown", "text/csv")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 @dataclass
-class Content:
+class ContentEndpoint:
     """The endpoint of an operation that returns chunks of a file; `failed` converts its errors to responses."""
 
     dispatcher: Dispatcher

@@ -16,13 +16,14 @@ from starlette import routing
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from proto.errors import InvalidParams, Kind, LinckiaError
+from proto.errors import Kind, LinckiaError
 from proto.operation import Route, operation_of
 from proto.ops.events import MAX_LIMIT, STREAM, EventPage, EventsRead
 from proto.origin import Origin
-from proto.wire.dispatch import Dispatcher
+from proto.validation import unknown_parameter
 from services.front.transport.access import ORIGIN
 from services.front.web.routes import failed
+from services.runtime.dispatch import Dispatcher
 
 KEEP_ALIVE_S: Final = 25.0
 """Interval of comments; proxies close connections that are silent for a minute."""
@@ -109,7 +110,7 @@ def _params_of(request: Request) -> EventsRead:
         elif name == "kinds":
             query[name] = [each for each in value.split(",") if each]
         else:
-            raise InvalidParams(f"unknown parameter `{name[:100]}`; it may be after, since, kinds or path", field=name)
+            raise unknown_parameter(name[:100], ("after", "since", "kinds", "path"))
     if last := request.headers.get(LAST_EVENT_ID):
         # A client that reconnects repeats its first request.
         query.pop("since", None)

@@ -33,11 +33,11 @@ from proto.ops.kernel import (
     LaneFigures,
     ServiceFigures,
 )
-from proto.wire.dispatch import Dispatcher
 from proto.wire.frames import Backlog
 from proto.wire.front import SERVICE
 from services.front.transport.access import ORIGIN
 from services.front.web.routes import failed
+from services.runtime.dispatch import Dispatcher
 
 _ROUTE: Final = Route("GET", "/metrics")
 

@@ -29,13 +29,13 @@ from proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, opera
 from proto.ops.observation import KernelOverview, KernelPageCall
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.dispatch import Dispatcher
 from proto.wire.front import OWN, SERVICE
 from services.front.composite.run import Composites
 from services.front.gateway import Gateway
 from services.front.transport.access import OPEN_FOLDER, ORIGIN
 from services.front.transport.fair_limits import FairLimits
 from services.front.web.routes import failed, json_object, json_response, read_body
+from services.runtime.dispatch import Dispatcher
 
 KEY_HEADER: Final = "linckia-key"
 TRACE_HEADER: Final = "linckia-trace"
@@ -209,7 +209,7 @@ class Page:
                 self._gateway.wanted.set()
                 await self._gateway.mounted.complete()
                 op = self._callable().get(name) or self._gateway.table.find(name)
-            if not op.admits(CLIENT):
+            if not op.admits(CLIENT) and not op.admits_sync(request.scope[ORIGIN].grant):
                 raise Forbidden(f"{name} may not be called by a client")
             steps = self._gateway.surface(ALL).steps
             composites = Composites(self._dispatcher, steps, self._gateway.searches, plain=True)

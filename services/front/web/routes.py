@@ -28,13 +28,13 @@ from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.origin import Origin
 from proto.validation import exceeded, validate
-from proto.wire.dispatch import Dispatcher
 from services.front.protocol.failures import as_failure, message_of
 from services.front.transport.access import ORIGIN
 from services.front.transport.exchange import Body, Refused, client_of
 from services.front.transport.fair_limits import FairLimits
 from services.front.web import openapi
-from services.front.web.content import Content
+from services.front.web.content import ContentEndpoint
+from services.runtime.dispatch import Dispatcher
 
 R = TypeVar("R")
 
@@ -93,7 +93,7 @@ def routes(
         add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, dispatcher))
     for op in table.values():
         if op.http is not None and op.http.file:
-            content = Content(dispatcher, op, partial(failed, op.http))
+            content = ContentEndpoint(dispatcher, op, partial(failed, op.http))
             found.append(routing.Route(op.http.path, content.answer, methods=[op.http.method]))
         elif op.http is not None:
             add(op.http, op.service, op.params, partial(_by_operation, op, dispatcher))
@@ -126,7 +126,7 @@ async def _switched_off(service: str, origin: Origin, arguments: JsonObject, str
 async def _by_operation(
     op: Operation[object], dispatcher: Dispatcher, origin: Origin, arguments: JsonObject, strict: bool
 ) -> object:
-    return await dispatcher.call(op, op.parse(arguments, strict=strict), origin=origin, written=True)
+    return await dispatcher.call(op, op.parse(arguments, strict=strict, reference=True), origin=origin, written=True)
 
 
 async def _by_endpoint(
@@ -218,7 +218,7 @@ class _Call:
     def _of(self, op: Operation[Any]) -> Origin:
         """Return the origin of one of the calls that a request makes, each of which has its own idempotency key."""
         key = self.origin.key
-        return structs.replace(self.origin, key=keys.derived(keys.checked(key), op.name)) if key else self.origin
+        return structs.replace(self.origin, key=keys.derived(keys.checked(key), op.stored_name)) if key else self.origin
 
 
 async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]) -> object:

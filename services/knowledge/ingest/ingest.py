@@ -188,7 +188,7 @@ class Ingest:
         if index.pending:
             said.append(f"{len(index.pending)} of {known} notes are not indexed yet")
         if index.failed:
-            said.append(f"{len(index.failed)} of {known} notes could not be indexed, see knowledge_status")
+            said.append(f"{len(index.failed)} of {known} notes could not be indexed, see notes_status")
         if self.unwatched_because is not None and self.scanned and self.interval_s > PROMPT_S:
             said.append(f"changes may take up to {self.interval_s:.0f} s to appear: {self.unwatched_because}")
         if self.waiting and index.has_work:

@@ -37,7 +37,7 @@ class NoteLookup:
         self._database = database
         self._ingest = ingest
 
-    async def find(self, id_: str, *, with_links: bool = False) -> nodes.Node | None:
+    async def find(self, id_: str, *, with_links: bool = False) -> nodes.IndexedNote | None:
         """Return the note that has or had this id, once it is known whether it exists and, if asked, its links.
 
         Raises:
@@ -56,13 +56,13 @@ class NoteLookup:
         reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
         raise Unavailable(f"note {id_} is not fully indexed yet: {reason}", retry_after_ms=1000)
 
-    async def _look(self, id_: str, with_links: bool) -> tuple[bool, nodes.Node | None]:
+    async def _look(self, id_: str, with_links: bool) -> tuple[bool, nodes.IndexedNote | None]:
         """Return whether the information is complete, and the note."""
         listed = self._ingest.is_listed
         node = await self._database.read(lambda db: nodes.sought(db, id_))
         return (listed if node is None else bool(node.title) or not with_links), node
 
-    async def require(self, id_: str) -> nodes.Node:
+    async def require(self, id_: str) -> nodes.IndexedNote:
         """Like `find`, but raise OperationError with suggestions if there is no such note."""
         node = await self.find(id_)
         if node is not None and (not grants.roots() or self._ingest.roots.holds(node.place.absolute)):

@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     """A file's bytes, and its stamp from before they were read.
 
     `settled` is False if the file changed while it was read, or a further write might not change the stamp.
@@ -64,7 +64,7 @@ class Content:
         return decode(self.data)
 
 
-def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
+def read(path: str, roots: Roots, now_ns: int | None = None) -> FileContent:
     """Read a regular file below `roots`, never blocking on a pipe.
 
     Args:
@@ -79,25 +79,18 @@ def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
         data = rewrite.bounded(file, status.st_size, rewrite.MAX_BYTES)
         stamp = Stamp.of(status)
         settled = stamp == Stamp.of(os.fstat(descriptor)) and now_ns - stamp.ctime_ns > RACY_NS
-        return Content(data, stamp, settled)
+        return FileContent(data, stamp, settled)
 
 
 def locate(path: str, roots: Roots, field: str) -> str:
     """Resolve a client's path of a note to an absolute path, in the spelling used on disk.
 
-    A relative path is looked up in the first root that has the file, or else in the first writable root. Blocks on the
-    disk.
-
-    Raises InvalidParams: it cannot be the path of a note.
+    Blocks on the disk. Raises InvalidParams: it cannot be the path of a note, or is a relative one that could be below
+    several roots.
     """
     if "\0" in path or not path.lower().endswith(".md"):
         raise InvalidParams(f"parameter `{field}`: {path[:200]!r} is not a Markdown file (.md)", field=field)
-    if os.path.isabs(path):
-        return as_on_disk(path, roots.reachable)
-    candidates = [as_on_disk(os.path.join(root, path), roots.reachable) for root in roots.reachable]
-    writable = [os.path.join(root, path) for root in roots.reachable if root not in roots.read_only]
-    found = next((each for each in candidates if os.path.lexists(each)), (*writable, *candidates, path)[0])
-    return as_on_disk(found, roots.reachable)
+    return as_on_disk(roots.absolute(path, field), roots.reachable)
 
 
 def text_if_readable(place: Place, roots: Roots) -> str | None:

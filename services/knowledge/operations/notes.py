@@ -4,12 +4,12 @@ stays in its file, and only its path, hash, title, metadata and links are stored
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Family, Params, Resource, Role
+from proto.operation import OPERATOR, Family, Params, Resource, Role, SaidIfAny
 from proto.ops.completing import Completing
 from proto.ops.graph import Direction
 from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
@@ -21,7 +21,7 @@ resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))
 operator = Family("knowledge", callers=(OPERATOR,))
 completing = Family("knowledge", role=Role.INTERNAL, surfaces=("knowledge",), callers=(FRONT,))
 
-NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, from search_documents")]
+NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, from notes_search")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
 
@@ -31,7 +31,7 @@ _SINCE = "Only notes from then (`date`, else last change) on: RFC 3339, date, `l
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     """A note that was found, with the passage that matched."""
 
-    id: Annotated[str, Meta(description="Id of the note, for read_node_content and explore_links")]
+    id: Annotated[str, Meta(description="Id of the note, for notes_read and notes_links")]
     score: Score
     preview: Annotated[str, Meta(description="Title of the note")]
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
@@ -54,7 +54,7 @@ class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
     intent: Annotated[str | None, Meta(description="The language model's reading of the query")]
     analysis: Annotated[str | None, Meta(description="The language model's remarks on the results")]
     stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank, sonar")]
-    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why"), SaidIfAny]
     hint: Annotated[str | None, Meta(description="How to narrow the query, if it names a time")] = None
 
 
@@ -68,10 +68,10 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
     note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
 
 
-@tool.read("search_documents", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
+@tool.read("notes_search", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
 class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     """Notes: find Markdown notes by meaning and by words, best notes first, each with the passage that matched. Not
-    conversations (search), stored files (op search) or all at once (search_everything)."""
+    conversations (chats_search), stored files (documents_search) or all at once (everything_search)."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 20
@@ -92,10 +92,12 @@ class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     hash: Annotated[str, Meta(description="Of the whole file, for `if_match`")] = ""
 
 
-@tool.read("read_node_content", surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text")
+@tool.read(
+    "notes_read", is_essential=True, surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text"
+)
 class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
     """Read a note, or one section (under a heading) or some `lines` of it, from its file, by the note's id. Ids come
-    from search_documents."""
+    from notes_search."""
 
     id: NodeId
     lines: Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")] = ""
@@ -111,7 +113,7 @@ class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depth: Annotated[int | None, Meta(description="Steps from the requested note")] = None
 
 
-@tool.read("explore_links", title="Links of a note", deadline_s=30)
+@tool.read("notes_links", title="Links of a note", deadline_s=30)
 class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
     """Follow the links of one note: its links, or with `direction` its backlinks. Further away:
     graph_neighbors."""
@@ -122,9 +124,10 @@ class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps to follow")] = 1
 
 
-@tool.read("list_directory_structure", deadline_s=10)
+@tool.read("notes_tree", deadline_s=10)
 class ListDirectoryStructure(Params[list[str]], frozen=True, kw_only=True):
-    """List the folders that hold notes, each ending in `/`. Files of a folder on disk: navigate."""
+    """List the folders that hold notes, each ending in `/`. Files of a folder on disk:
+    files_browse."""
 
 
 Tag = Annotated[str, Meta(min_length=1, max_length=256, description="A tag; no comma, line break or `-->`")]
@@ -159,7 +162,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     scan_interval_s: Annotated[float, Meta(description="Seconds between two scans of all folders")]
     unwatched: Annotated[str | None, Meta(description="Why changes are only found by the next scan, if so")]
     roots: list[str]
-    problems: Annotated[list[Problem], Meta(description="What is not fully indexed (the first 100)")]
+    problems: Annotated[list[Problem], Meta(description="What is not fully indexed (the first 100)"), SaidIfAny]
     problem_count: int
     broken_links: Annotated[list[BrokenLink], Meta(description="Links without a target, at most `limit`")] = []
     broken_link_count: int = 0
@@ -174,7 +177,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 
 
-@tool.read("knowledge_status", deadline_s=10)
+@tool.read("notes_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
     """State of the notes: broken links, notes that nothing links to (orphans), and how many are known, wait to be
     indexed, or were left out and why."""
@@ -228,10 +231,10 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     suggested_link_type: Annotated[str, Meta(description="references, follows or implements")]
 
 
-@tool.read("find_gaps", deadline_s=120)
+@tool.read("notes_gaps", deadline_s=120)
 class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
     """Find notes that are similar in meaning and not linked: links to add, with reasons. The same text:
-    find_duplicate_notes; broken links: knowledge_status."""
+    notes_duplicates; broken links: notes_status."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs at most")] = 10
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity")] = 0.8
@@ -257,12 +260,12 @@ class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
 
     groups: list[DuplicateGroup]
     more: Annotated[int, Meta(description="Groups beyond `limit`")]
-    degraded: Annotated[list[str], Meta(description="What may be missing, and why")]
+    degraded: Annotated[list[str], Meta(description="What may be missing, and why"), SaidIfAny]
 
 
-@tool.read("find_duplicate_notes", deadline_s=120)
+@tool.read("notes_duplicates", deadline_s=120)
 class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
-    """Duplicate notes: which say the same twice, exactly or nearly. Stored files: find-duplicates."""
+    """Duplicate notes: which say the same twice, exactly or nearly. Stored files: files_duplicates."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Groups at most")] = 10
     threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
@@ -278,9 +281,9 @@ class TaggedNote(msgspec.Struct, frozen=True, kw_only=True):
     date: Annotated[str | None, Meta(description="The `date` of its front matter, else its last change; RFC 3339")]
 
 
-@tool.read("query_by_tags", deadline_s=30)
+@tool.read("notes_tagged", deadline_s=30)
 class QueryByTags(Params[list[TaggedNote]], frozen=True, kw_only=True):
-    """List the notes that carry tags, latest first. By words: search_documents."""
+    """List the notes that carry tags, latest first. By words: notes_search."""
 
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=32, description="The tags to look for")]
     match: Annotated[Literal["all", "any"], Meta(description="all: every tag; any: one of them")] = "all"
@@ -301,13 +304,14 @@ class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
 
     results: list[Reading]
     stages: Annotated[list[str], Meta(description="What actually ran: lexical, vector, rerank, links")]
-    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why"), SaidIfAny]
 
 
-@tool.read("suggest_reading", deadline_s=30)
+@tool.read("notes_suggest", deadline_s=30)
 class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
     """What to read before you begin a task: notes that match it, and those that several of them link with."""
 
+    common: ClassVar = {"context": "query"}
     context: Annotated[str, Meta(min_length=1, max_length=65536, description="The task in plain words, or a note's id")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Notes at most")] = 5
 
@@ -327,7 +331,7 @@ _RANGES = (
 )
 
 
-@tool.read("temporal_search", deadline_s=30)
+@tool.read("notes_search_dates", deadline_s=30)
 class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
     """Search notes from a time (this week, January 2026, a range), by the front matter's `date`, else the last
     change."""
@@ -372,10 +376,10 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
     clusters: list[Cluster]
     notes: Annotated[int, Meta(description="Notes in a cluster")]
     left_out: Annotated[int, Meta(description="Notes in no cluster: too few alike, too short, or not embedded yet")]
-    degraded: Annotated[list[str], Meta(description="What may be missing, and why")]
+    degraded: Annotated[list[str], Meta(description="What may be missing, and why"), SaidIfAny]
 
 
-@tool.read("cluster_documents", deadline_s=120)
+@tool.read("notes_cluster", deadline_s=120)
 class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True):
     """Group all notes into topics with labels."""
 

@@ -10,13 +10,14 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import Params, detail
+from proto.ops.changes import ChangeId, NotKept
 from services.knowledge.operations.notes import Tag, tool
 
 MAX_CHARS = 16 * 1024 * 1024
 
 Text = Annotated[str, Meta(max_length=MAX_CHARS)]
 NotePath = Annotated[Annotated[str, Meta(max_length=4096)], detail("The file, absolute or below a root")]
-NoteId = Annotated[Annotated[str, Meta(max_length=1024)], detail("Instead of `path`: from search_documents")]
+NoteId = Annotated[Annotated[str, Meta(max_length=1024)], detail("Instead of `path`: from notes_search")]
 FrontMatter = Annotated[Annotated[dict[str, Any], Meta(max_length=256)], detail("YAML between `---`, as data")]
 DryRun = Annotated[bool, detail("Change nothing; return the diff")]
 IfMatch = Annotated[str | None, Meta(description="Only if its `hash` is this")]
@@ -28,16 +29,18 @@ class NoteWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     path: Annotated[str, Meta(description="The file, absolute")]
     hash: Annotated[str, Meta(description="SHA-256 of its current bytes, for `if_match`")]
     changed: Annotated[bool, Meta(description="False if it read so already, or nothing was written")]
-    id: Annotated[str, Meta(description="For read_node_content")] = ""
-    previous: Annotated[str | None, Meta(description="Hash of the old content, which is not kept")] = None
-    indexed: Annotated[bool, Meta(description="Whether search_documents finds it yet")] = False
+    id: Annotated[str, Meta(description="For notes_read")] = ""
+    previous: Annotated[str | None, Meta(description="Hash of the old content")] = None
+    indexed: Annotated[bool, Meta(description="Whether notes_search finds it yet")] = False
     diff: Annotated[str, Meta(description="In a dry run")] = ""
+    change: ChangeId = ""
+    not_kept: NotKept = ""
 
 
-@tool.destroy("write_note", surfaces=("knowledge", "core"), idempotent=True, deadline_s=30, within_roots=True)
+@tool.destroy("notes_write", surfaces=("knowledge", "core"), idempotent=True, deadline_s=30, within_roots=True)
 class WriteNote(Params[NoteWritten], frozen=True, kw_only=True):
-    """Write a whole note (Markdown) in a root. Replaces an old one for good, only with `if_match` or `overwrite`.
-    Parts: edit_note."""
+    """Write a whole note (Markdown) in a root. Replaces an old one only with `if_match` or `overwrite`.
+    Parts: notes_edit."""
 
     path: Annotated[NotePath, Meta(min_length=1)]
     content: Annotated[Text, detail("All of it, without front matter if given as data")]
@@ -61,10 +64,10 @@ class SectionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     create: Annotated[bool, detail("Add the section at the end if missing")] = False
 
 
-@tool.destroy("edit_note", surfaces=("knowledge", "core"), idempotent=False, deadline_s=30, within_roots=True)
+@tool.destroy("notes_edit", surfaces=("knowledge", "core"), idempotent=False, deadline_s=30, within_roots=True)
 class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
     """Edit parts of a note, named by `path` or `id`: replace, section, prepend, append, front_matter, in this order,
-    all or none. Tags: inject_tags."""
+    all or none. Tags: notes_tag."""
 
     path: NotePath = ""
     id: NoteId = ""
@@ -89,12 +92,14 @@ class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
     message: Annotated[str, Meta(description="`Successfully injected N tags into PATH`, or `merged`")]
     tags: Annotated[list[str], Meta(description="All entries of the comment now")]
     changed: Annotated[bool, Meta(description="False if every tag was there already")]
+    change: ChangeId = ""
+    not_kept: NotKept = ""
 
 
-@tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
+@tool.write("notes_tag", idempotent=True, deadline_s=30, text="message")
 class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
     """Tag a Markdown file: adds `<!-- tags: a, b -->` at its end, or merges them into the last such comment. Tags of
-    stored documents: op update."""
+    stored documents: documents_update."""
 
     common: ClassVar = {"file_path": "path"}
     file_path: Annotated[str, Meta(min_length=1, max_length=4096, description="The file, absolute or below a root")]
@@ -112,12 +117,13 @@ class NoteRenamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     left: Annotated[list[str], Meta(description="Files that link to it but are read-only or not UTF-8")] = []
     indexed: Annotated[bool, Meta(description="Whether it is found in its new place yet")] = False
     diff: Annotated[str, Meta(description="In a dry run")] = ""
+    change: ChangeId = ""
 
 
-@tool.write("rename_note", idempotent=False, deadline_s=120)
+@tool.write("notes_rename", idempotent=False, deadline_s=120)
 class RenameNote(Params[NoteRenamed], frozen=True, kw_only=True):
     """Rename or move a note, named by `path` or `id`, and the links to it in other notes. Other files:
-    rename-files."""
+    files_rename."""
 
     to: Annotated[str, Meta(min_length=1, max_length=4096, description="File name, or path below its root")]
     path: NotePath = ""

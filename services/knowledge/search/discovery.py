@@ -47,7 +47,7 @@ QUOTES_WAIT_S = 5.0
 SEARCHED_CHARS = 8192
 READING_HITS = 20
 
-Contents = dict[str, gaps.Content | None]
+Contents = dict[str, gaps.NoteContent | None]
 Known = dict[str, duplicates.Runs]
 
 
@@ -114,7 +114,7 @@ class Discovery:
         return await trio.to_thread.run_sync(compare, limiter=self._working)
 
     def _contents(
-        self, pairs: Sequence[Pair], there: Mapping[str, nodes.Node | None]
+        self, pairs: Sequence[Pair], there: Mapping[str, nodes.IndexedNote | None]
     ) -> tuple[Contents, list[gaps.Compared]]:
         """Return the contents of the notes, and the sentences to compare for the first pairs.  Blocks on the disk."""
         contents: Contents = {}
@@ -135,7 +135,7 @@ class Discovery:
             if texts:
                 vectors = words.unpacked(texts, await ctx.call(EmbedTexts(texts=texts), timeout_s=QUOTES_WAIT_S))
         except LinckiaError as error:
-            ctx.log("warning", f"find_gaps: sentences are compared by words only: {error.failure.message}")
+            ctx.log("warning", f"notes_gaps: sentences are compared by words only: {error.failure.message}")
 
         def explain() -> list[ops.Gap]:
             made: list[ops.Gap] = []
@@ -158,7 +158,7 @@ class Discovery:
                 f"only the {MAX_PAIRS} most similar pairs were compared, and nearly all are linked or duplicates"
             )
         for reason in lacking:
-            ctx.log("warning", f"find_gaps: {reason}")
+            ctx.log("warning", f"notes_gaps: {reason}")
         if found or not lacking:
             return
         if complete and not self._ingest.index.pending and self._ingest.scanned:

@@ -47,7 +47,7 @@ def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class NoteContent:
     """The parts of a note from which reasons are made."""
 
     title: str
@@ -58,7 +58,7 @@ class Content:
     sentences: tuple[Sentence, ...]
 
 
-def content(place: Place, roots: Roots) -> Content | None:
+def content(place: Place, roots: Roots) -> NoteContent | None:
     """Read a note's content; None if its file cannot be read.  Blocks on the disk."""
     text = text_if_readable(place, roots)
     if text is None:
@@ -69,7 +69,7 @@ def content(place: Place, roots: Roots) -> Content | None:
     )
     body = "\n".join(section.text for section in note.sections)
     words = count_words(without_addresses(body))
-    return Content(
+    return NoteContent(
         note.title, note.tags, tuple(headings), words, " ".join(body.split()), tuple(sentences(note.sections))
     )
 
@@ -78,7 +78,7 @@ Compared = tuple[list[Sentence], list[Sentence]]
 """The sentences of two notes to compare."""
 
 
-def compared(first: Content | None, second: Content | None, left_out: frozenset[str]) -> Compared:
+def compared(first: NoteContent | None, second: NoteContent | None, left_out: frozenset[str]) -> Compared:
     """Choose the sentences of two notes to compare, without those in `left_out`."""
     if first is None or second is None:
         return [], []
@@ -86,7 +86,7 @@ def compared(first: Content | None, second: Content | None, left_out: frozenset[
     return chosen(one, first.words, second.words), chosen(other, second.words, first.words)
 
 
-def gap(pair: Pair, first: Content | None, second: Content | None, said: Compared, vectors: Vectors) -> Gap:
+def gap(pair: Pair, first: NoteContent | None, second: NoteContent | None, said: Compared, vectors: Vectors) -> Gap:
     """Build the gap of a pair, with the link that its ids suggest, from the later or dependent note to the other."""
     source, target, kind = suggestion(pair.first, pair.second)
     found = nearest(*said, vectors)
@@ -101,7 +101,7 @@ def gap(pair: Pair, first: Content | None, second: Content | None, said: Compare
     return Gap(source_id=source, target_id=target, similarity=pair.similarity, reason=why, suggested_link_type=kind)
 
 
-def _reason(first: Content | None, second: Content | None) -> str:
+def _reason(first: NoteContent | None, second: NoteContent | None) -> str:
     """Describe in a sentence what two notes have in common."""
     if first is None or second is None:
         return "Both are close in meaning; the file of one of them cannot be read at the moment"

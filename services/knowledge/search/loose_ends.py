@@ -11,7 +11,7 @@ import trio
 from proto.suggestions import close
 from services.knowledge import nodes
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.nodes import Node
+from services.knowledge.nodes import IndexedNote
 from services.knowledge.notes.files import text_if_readable
 from services.knowledge.notes.links import Reference, name_key
 from services.knowledge.notes.markdown import parse, stem
@@ -81,13 +81,13 @@ class LooseEnds:
 
 
 def _listed(
-    dangling: Sequence[Dangling], notes: Mapping[str, Node], roots: Roots, limit: int
+    dangling: Sequence[Dangling], notes: Mapping[str, IndexedNote], roots: Roots, limit: int
 ) -> tuple[list[BrokenLink], int]:
     """Return the first `limit` broken links, and their total number.  Blocks on the disk."""
     beyond = frozenset(key for _, _, key in dangling if key.startswith("/") and not is_below(key, roots))
     files = attachments.there({key for _, _, key in dangling} - beyond, roots) | beyond
     broken = [each for each in dangling if each[0] in notes and each[2] not in files]
-    names: dict[str, Node] = {}
+    names: dict[str, IndexedNote] = {}
     for node in notes.values() if broken else ():
         for name in (node.id, name_key(node.title), name_key(stem(node.place.path))):
             names.setdefault(name, node)
@@ -113,7 +113,7 @@ def _listed(
     return listed, len(broken)
 
 
-def _meant(key: str, source: Node, names: Mapping[str, Node]) -> Iterator[str]:
+def _meant(key: str, source: IndexedNote, names: Mapping[str, IndexedNote]) -> Iterator[str]:
     """Yield the notes with the most similar names, as they would be linked from the note `source`."""
     is_path = key.startswith("/")
     sought = name_key(os.path.basename(key) if is_path else key)

@@ -9,7 +9,7 @@ import apsw
 
 from proto.ops.retrieve import UNLIKELY
 from services.knowledge import nodes
-from services.knowledge.nodes import Node
+from services.knowledge.nodes import IndexedNote
 from services.knowledge.operations.notes import Reading, SearchHit
 
 SHORT_CHARS = 200
@@ -42,7 +42,7 @@ class _Candidate:
         return "; ".join([*self.said, *([linked] if self.leads else ())])
 
 
-def query_of(db: apsw.Connection, node: Node, text: str) -> str:
+def query_of(db: apsw.Connection, node: IndexedNote, text: str) -> str:
     """Build the search query for a note.  For a short one it includes tags, folders and titles of linked notes."""
     parts = [node.title, text]
     if len(text) < SHORT_CHARS:
@@ -52,7 +52,7 @@ def query_of(db: apsw.Connection, node: Node, text: str) -> str:
     return "\n".join(dict.fromkeys(filter(None, parts)))
 
 
-def readings(db: apsw.Connection, hits: Sequence[SearchHit], beside: Node | None, limit: int) -> list[Reading]:
+def readings(db: apsw.Connection, hits: Sequence[SearchHit], beside: IndexedNote | None, limit: int) -> list[Reading]:
     """Return the best of the matches and of the notes linked with them.
 
     If `beside` is given, notes linked with it are included and, if there is room, notes in its folder; the note itself
@@ -84,7 +84,7 @@ def readings(db: apsw.Connection, hits: Sequence[SearchHit], beside: Node | None
     ]
 
 
-def _in_folder(db: apsw.Connection, node: Node, limit: int) -> list[str]:
+def _in_folder(db: apsw.Connection, node: IndexedNote, limit: int) -> list[str]:
     """Return the notes in the same folder, latest first."""
     folder = node.place.path[: node.place.path.rfind("/") + 1]
     query = (

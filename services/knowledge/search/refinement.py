@@ -20,7 +20,7 @@ from proto.ops import llm
 from proto.ops.retrieve import Hit, Pair, SearchResult
 from services.knowledge.operations.notes import Gap, SearchHit, SearchMetadata
 from services.knowledge.search import passages
-from services.knowledge.search.gaps import Content
+from services.knowledge.search.gaps import NoteContent
 from services.runtime.handlers import Context
 
 R = TypeVar("R")
@@ -90,7 +90,7 @@ class Refiner:
         )
 
     async def linked(
-        self, pairs: Sequence[Pair], plain: list[Gap], contents: Mapping[str, Content | None], ctx: Context
+        self, pairs: Sequence[Pair], plain: list[Gap], contents: Mapping[str, NoteContent | None], ctx: Context
     ) -> list[Gap]:
         """Return `plain`, the gaps of these pairs, with the model's link types and reasons if it replies in time."""
         model = await self._known(ctx)
@@ -103,7 +103,7 @@ class Refiner:
         try:
             said = await _ask(llm.LlmSuggestLinks(pairs=shown), model, ctx)
         except LinckiaError as error:
-            ctx.log("warning", f"find_gaps: {SONAR}: {error.failure.message}")
+            ctx.log("warning", f"notes_gaps: {SONAR}: {error.failure.message}")
             return plain
         gaps = list(plain)
         for link in said.links:
@@ -141,7 +141,7 @@ def ordered(hits: Sequence[SearchHit], said: llm.Refinement) -> list[SearchHit]:
     return answer
 
 
-def _candidate(id_: str, contents: Mapping[str, Content | None]) -> llm.Candidate:
+def _candidate(id_: str, contents: Mapping[str, NoteContent | None]) -> llm.Candidate:
     content = contents.get(id_)
     if content is None:
         return llm.Candidate(id=id_)

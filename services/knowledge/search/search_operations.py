@@ -101,4 +101,4 @@ def _hint(params: ops.SearchDocuments) -> str | None:
     times = ", ".join(
         f"`{name}` {value}" for name, value in (("since", rfc3339(since)), ("until", rfc3339(until))) if value
     )
-    return f"notes of all times were searched; for only {said!r}: {times}, or temporal_search with that date_range"
+    return f"notes of all times were searched; for only {said!r}: {times}, or notes_search_dates with that date_range"

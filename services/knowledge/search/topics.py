@@ -119,12 +119,12 @@ class Topics:
 
 
 def _labelled(
-    clusters: Sequence[Sequence[str]], notes: Mapping[str, nodes.Node], roots: Roots, check: Callable[[], None]
+    clusters: Sequence[Sequence[str]], notes: Mapping[str, nodes.IndexedNote], roots: Roots, check: Callable[[], None]
 ) -> list[str]:
     """Label clusters.  Blocks on the disk."""
     each = max(1, min(LABEL_NOTES_EACH, LABEL_NOTES // max(1, len(clusters))))
 
-    def said(place: int, note: nodes.Node) -> labels.LabelSource:
+    def said(place: int, note: nodes.IndexedNote) -> labels.LabelSource:
         read = place < each and len(clusters) <= LABEL_NOTES
         # If the file is gone at the moment, the label is made from the others.
         text = text_if_readable(note.place, roots) if read else None

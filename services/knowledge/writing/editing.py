@@ -13,6 +13,7 @@ from proto.errors import InvalidParams, OperationError
 from services.knowledge.notes import frontmatter, headings
 from services.knowledge.notes.excerpts import LINE, parent_of, section_lines
 from services.knowledge.operations.writing import EditNote, Replacement, SectionText
+from services.shared.text.nearest import nearest_line
 
 MARK = "\ufeff"
 
@@ -101,7 +102,8 @@ def _replaced(text: str, replacement: Replacement, line_break: str) -> str:
         old = _broken(old, line_break)
     first = text.find(old)
     if first < 0:
-        raise _refused("`replace.old` does not occur in the note; read_node_content has its text", "replace.old")
+        near = nearest_line(text, old) or "; notes_read has its text"
+        raise _refused(f"`replace.old` does not occur in the note{near}", "replace.old")
     times, at = 1, text.find(old, first + 1)
     while at >= 0:
         times, at = times + 1, text.find(old, at + 1)
@@ -118,7 +120,7 @@ def _with_section(text: str, section: SectionText, line_break: str) -> str:
     found = section_lines(text, section.heading, field="section.heading", must_be=not section.create)
     content: list[str] = LINE.findall(_broken(section.content, line_break).strip("\r\n"))
     if found is not None:
-        # The content may begin with the heading, as read_node_content returns it.
+        # The content may begin with the heading, as notes_read returns it.
         heading = lines[found.heading]
         if content and _HEADING.match(content[0]) and headings.same(content[0], heading):
             content = LINE.findall("".join(content[1:]).lstrip("\r\n"))

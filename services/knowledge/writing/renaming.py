@@ -19,15 +19,17 @@ import msgspec
 from proto.errors import LinckiaError
 from proto.host.durable import replace_file, sync_folder
 from services.knowledge import edges, ids
-from services.knowledge.nodes import Node
+from services.knowledge.nodes import IndexedNote
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import name_key, slug
 from services.knowledge.writing import canvases
 from services.knowledge.writing.editing import decoded
 from services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
+from services.runtime import change_log
+from services.runtime.change_log import Change, Who
 from services.runtime.keyed import Record
 from services.runtime.replace import hold, rename
-from services.runtime.rewrite import Contended, TooLarge, content_hash, open_below, rewrite
+from services.runtime.rewrite import Contended, TooLarge, content_hash, missing_folders, open_below, rewrite
 from services.runtime.roots import OutsideRoots, Roots
 
 _log = logging.getLogger("linckia.knowledge")
@@ -58,6 +60,8 @@ class Renaming(msgspec.Struct, frozen=True):
     relinks: list[Relink]
     keyed: Record | None = None
     """The call that asked for it, if that has an idempotency key."""
+    who: Who | None = None
+    """That call, for the records of its changes."""
 
 
 class _Entry(NamedTuple):
@@ -66,7 +70,7 @@ class _Entry(NamedTuple):
 
 
 def plan_move(
-    db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots,
+    db: apsw.Connection, node: IndexedNote, new: Place, title: str, roots: Roots,
     beyond: Mapping[Place, Collection[tuple[str, str]]],
 ) -> tuple[Move, list[Place]]:  # fmt: skip
     """Plan how a move affects the links in all notes.  Returns the move, and the other files with affected links.
@@ -189,9 +193,11 @@ def _moved(source: Place, target: Place, roots: Roots) -> None:
     if not os.path.lexists(source.absolute) and os.path.lexists(target.absolute):
         return
     with (
+        change_log.recorded([Change("folder", each) for each in missing_folders(os.path.dirname(target.absolute))]),
         open_below(roots, os.path.dirname(source.absolute), "") as old,
         open_below(roots, target.root, os.path.dirname(target.path), sync=True) as new,
         hold(Path(source.absolute)),
+        change_log.recorded([Change("move", source.absolute, target.absolute)]),
     ):
         before, after = (_Entry(f, os.path.basename(p.path)) for f, p in ((old, source), (new, target)))
         try:
@@ -221,6 +227,6 @@ def _relinked(relink: Relink, roots: Roots) -> bool:
     return True
 
 
-def renamed(node: Node, to: str) -> Place:
+def renamed(node: IndexedNote, to: str) -> Place:
     """Resolve `to` for a note: a new name in its folder, or a path below its root."""
     return Place(node.place.root, os.path.join(os.path.dirname(node.place.path), to) if "/" not in to else to)

@@ -14,10 +14,10 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from proto.ops.yaml import YamlMerge
+from proto.ops.yaml import MergeYamlText
 from services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
 from services.knowledge.ingest.ingest_waits import NoteLookup
-from services.knowledge.nodes import Node
+from services.knowledge.nodes import IndexedNote
 from services.knowledge.notes import files, markdown, tags
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.spelling import as_on_disk
@@ -27,7 +27,8 @@ from services.knowledge.writing import canvases, relinking
 from services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
 from services.knowledge.writing.relinking import UNNAMEABLE, Move
 from services.knowledge.writing.renaming import Journal, Relink, Renaming, plan_move, renamed, renaming_steps
-from services.runtime import keyed
+from services.runtime import change_log, keyed
+from services.runtime.change_log import Resumed
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, handles
 from services.runtime.replace import CannotReplace
@@ -45,7 +46,7 @@ from services.runtime.roots import Denied, OutsideRoots, Roots
 from services.shared.text.lines import MAX_CHARACTERS, shortly
 from services.shared.text.texts import like
 
-_EXISTS = "the note already exists; give `if_match` (its hash is {}) or `overwrite: true`, or use edit_note"
+_EXISTS = "the note already exists; give `if_match` (its hash is {}) or `overwrite: true`, or use notes_edit"
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class WriteOperations:
         self._ingest = ingest
         self._lookup = lookup
         self._roots = ingest.roots
+        self._log = env.changes
         self._journal = Journal(env.data_dir / "renaming.json")
         self.is_whole = trio.Event()
         """Set once an interrupted renaming is finished, so that links and names agree."""
@@ -79,7 +81,7 @@ class WriteOperations:
 
         def work() -> tuple[Rewritten, bool]:
             text = with_front_matter(params.content, merge) if params.front_matter else params.content
-            with naming_errors(path):
+            with naming_errors(path, roots=self._roots):
                 return _written(path, self._roots, text, params)
 
         done, is_new = await trio.to_thread.run_sync(work, limiter=self._writing)
@@ -91,7 +93,7 @@ class WriteOperations:
         merge = self._merge(params.front_matter, ctx)
 
         def work() -> Rewritten:
-            with naming_errors(path):
+            with naming_errors(path, roots=self._roots):
                 return rewrite(
                     path, self._roots, lambda data: _encoded(edited(decoded(data), params, merge)),
                     if_match=params.if_match, dry_run=params.dry_run, answer=_answered,
@@ -121,7 +123,8 @@ class WriteOperations:
                 tags.add_tags, path, self._roots, wanted, answer, limiter=self._writing
             )
         except (FileNotFoundError, NotADirectoryError):
-            raise OperationError(f"File not found: {params.file_path}") from None
+            near = await trio.to_thread.run_sync(self._roots.similar, path, params.file_path)
+            raise OperationError(f"File not found: {params.file_path}{near}") from None
         except Denied:
             raise
         except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
@@ -147,10 +150,12 @@ class WriteOperations:
             )  # fmt: skip
             if params.dry_run:
                 return structs.replace(answer, diff=await trio.to_thread.run_sync(_difference, plan.texts))
+            who = change_log.who()
+            expected = answer if who is None else structs.replace(answer, change=who.change)
             try:
                 with trio.CancelScope(shield=True):
                     failed = await self._carry_out(
-                        structs.replace(renaming, keyed=keyed.record(answer)), note_down=True
+                        structs.replace(renaming, keyed=keyed.record(expected), who=who), note_down=True
                     )
                     rewritten = [path for path in answer.files if path not in failed]
                     answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
@@ -206,7 +211,7 @@ class WriteOperations:
 
         def merge(text: str) -> str:
             try:
-                return trio.from_thread.run(ctx.call, YamlMerge(text=text, values=values))
+                return trio.from_thread.run(ctx.call, MergeYamlText(text=text, values=values))
             except OperationError as error:
                 raise OperationError(f"`front_matter`: {error}", field="front_matter") from None
 
@@ -219,6 +224,8 @@ class WriteOperations:
         async with self._turn:
             renaming = await trio.to_thread.run_sync(self._journal.read)
             if renaming is not None:
+                if renaming.who is not None and self._log is not None:
+                    change_log.current.set(Resumed(self._log, renaming.who))
                 # It fails if it had not begun and has become impossible.
                 with contextlib.suppress(LinckiaError):
                     await self._carry_out(renaming, note_down=False)
@@ -248,7 +255,7 @@ class WriteOperations:
 
         return await trio.to_thread.run_sync(work, limiter=self._writing)
 
-    async def _known(self, path: str) -> Node:
+    async def _known(self, path: str) -> IndexedNote:
         """Return the note at a path, once everything on disk is indexed, so that every link to it is known."""
         id_ = await self._index_current(path)
         if not id_:
@@ -263,7 +270,7 @@ class WriteOperations:
             raise Unavailable(f"not every link to the note is known yet: {reason}", retry_after_ms=1000)
         return await self._lookup.require(id_)
 
-    def _new_place(self, node: Node, to: str) -> Place:
+    def _new_place(self, node: IndexedNote, to: str) -> Place:
         """Resolve the new place of a note.  Raises InvalidParams, Denied, or OperationError if it exists."""
         place = renamed(node, to)
         real = self._target(place.absolute, "to")
@@ -279,7 +286,7 @@ class WriteOperations:
             raise OperationError(f"`to`: {real} already exists and is not overwritten", field="to")
         return new
 
-    async def _planned(self, node: Node, new: Place) -> _Plan:
+    async def _planned(self, node: IndexedNote, new: Place) -> _Plan:
         data = await trio.to_thread.run_sync(read_whole, node.place.absolute, self._roots, limiter=self._writing)
         title = markdown.own_title(files.decode(data)) or markdown.stem(new.path)
         seen = await trio.to_thread.run_sync(_canvases, node.place.root, self._roots, limiter=self._writing)

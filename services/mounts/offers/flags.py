@@ -57,7 +57,7 @@ def full_name(mount: str, tool: str) -> str:
 @lru_cache(maxsize=1)
 def own_names() -> frozenset[str]:
     """Return the names of Linckia's own operations."""
-    return frozenset(name for op in ops.load().values() if op.admits(CLIENT) for name in (op.name, op.step) if name)
+    return frozenset(name for op in ops.load().values() if op.admits(CLIENT) for name in (op.name, op.step, *op.former))
 
 
 def _of_names(parsed: Parsed) -> Iterator[Flag]:

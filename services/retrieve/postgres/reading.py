@@ -10,11 +10,11 @@ from psycopg import sql
 
 from proto.ops.retrieve import Filter, GroupIds
 from services.retrieve.filters import storable
-from services.retrieve.item_store import ItemDetails
+from services.retrieve.item_store import MOST_LINKED, ItemDetails
 from services.retrieve.postgres.rows import ServerRows, given, read_metadata, stored
 from services.retrieve.postgres.schema import FIELD_CHARS, WORD_CHARS
 from services.retrieve.postgres.server import Gone
-from services.retrieve.store import Content, Piece
+from services.retrieve.store import Piece, StoredGroup
 from services.retrieve.vector_store import Model, Progress, Waiting
 from services.shared.text.cutting import embedded_text
 
@@ -37,6 +37,31 @@ class ServerReading(ServerRows):
             (0 if model is None else model.model_id, list(ids)),
         )
         return dict(rows)
+
+    def linked(self, groups: Sequence[int], field: str) -> list[tuple[int, int]]:
+        # The beginnings are those of the index.
+        query: LiteralString = (
+            "SELECT named.group_id, g.group_id FROM {group_values} AS named JOIN {groups} AS g "
+            "ON left(named.word, 200) = left(g.id, 200) AND named.word = g.id "
+            "WHERE left(named.field, 100) = %s AND named.field = %s AND "
+        )
+        of = (stored(field)[:FIELD_CHARS], stored(field), list(groups))
+        after = self._rows(query + "g.group_id = ANY(%s) LIMIT %s", (*of, MOST_LINKED))
+        return self._rows(query + "named.group_id = ANY(%s)", of) + after
+
+    def values(self, groups: Sequence[int], field: str) -> dict[int, str]:
+        query: LiteralString = (
+            "SELECT group_id, word FROM {group_values} WHERE field = %s AND word IS NOT NULL AND group_id = ANY(%s)"
+        )
+        return {group: given(word) for group, word in self._rows(query, (stored(field), list(groups)))}
+
+    def pieces_of(self, groups: Sequence[int], filters: Sequence[Filter]) -> dict[int, int]:
+        where, arguments = self._where(filters)
+        query: LiteralString = (
+            "SELECT item_id, group_id FROM {items} WHERE embed AND group_id = ANY(%s) "
+            "AND group_id IN (SELECT group_id FROM {groups} WHERE group_id = ANY(%s) AND {where})"
+        )
+        return dict(self._rows(query, (list(groups), list(groups), *arguments), where=where))
 
     def never_embedded(self, ids: Sequence[int]) -> set[int]:
         rows = self._rows("SELECT item_id FROM {items} WHERE NOT embed AND item_id = ANY(%s)", (list(ids),))
@@ -108,11 +133,11 @@ class ServerReading(ServerRows):
         )  # fmt: skip
         return [given(id_) for (id_,) in rows]
 
-    def contents(self, ids: Sequence[str]) -> list[Content]:
+    def contents(self, ids: Sequence[str]) -> list[StoredGroup]:
         model = self.current_model()
         asked = [*map(stored, ids)]
         groups = {
-            id_: Content(given(id_), given(title), given(names), read_metadata(metadata), [])
+            id_: StoredGroup(given(id_), given(title), given(names), read_metadata(metadata), [])
             for id_, title, names, metadata in self._rows(
                 "SELECT id, title, names, metadata::text FROM {groups} WHERE id = ANY(%s)", (asked,)
             )

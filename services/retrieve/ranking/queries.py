@@ -91,7 +91,7 @@ class Patience:
     embedder may be loading its model, so the first searches wait up to `FIRST_S`.
     """
 
-    FIRST_S, BRIEF_S, BRIEF_FOR_S = 2.0, 0.1, 5.0
+    FIRST_S, BRIEF_S, BRIEF_FOR_S = 3.0, 0.1, 5.0
 
     def __init__(self, full_s: float) -> None:
         self._full_s = full_s

@@ -24,6 +24,7 @@ from services.retrieve.ranking import fusion
 from services.retrieve.ranking.queries import Patience, QueryCall
 from services.retrieve.ranking.relevance import LEAST_SPREAD, PACKAGED, non_increasing, relevance
 from services.retrieve.ranking.reranking import RERANK, LateReranker, Reranker
+from services.retrieve.ranking.surroundings import MEANING, NEAR, Around, look_around, raised
 from services.retrieve.store import FoundWords, SearchedVectors, Snapshot, VectorsLoading
 
 LEXICAL, VECTOR = "lexical", "vector"
@@ -235,12 +236,21 @@ class _Search:
                 self.vector = store.nearest(self.vectors, self.query, depth, self.params.filters)
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
             groups = store.groups_of(list(found))
-            fused = self._fuse(store)
+            around: Around | None = None
+            if self.params.around is not None:
+                first = {item for stage in (self.lexical, self.vector) if stage for item, _ in stage[:NEAR]}
+                nearest = {groups[item] for item in first if item in groups}
+                around = look_around(store, [*nearest], self.params.around, self.params.filters)
+                groups |= around.pieces
+            fused = self._fuse(store, around)
             if self.lexical is not None and not looked_again and any(item not in groups for item, _ in self.lexical):
                 # A note was replaced while the query was embedded, so its pieces have new ids.
                 looked_again = True
                 self._search_words_again(store, depth)
                 continue
+            if around is not None and self.params.around is not None:
+                wholes = store.values([*{*groups.values()}], self.params.around.whole)
+                fused = raised(fused, groups, around, wholes)
             best = fusion.best_of_groups(fused, groups)
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
             if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
@@ -283,15 +293,17 @@ class _Search:
             # Keep the earlier results.
             self._words_failed(error)
 
-    def _fuse(self, store: Snapshot) -> dict[int, float]:
+    def _fuse(self, store: Snapshot, around: Around | None) -> dict[int, float]:
         if self.lexical is None or self.vector is None:
-            return dict(self.lexical or self.vector or ())
+            alone = dict(self.lexical or self.vector or ())
+            return alone if around is None else fusion.standardised(alone)
         if self.params.fusion.method == "rrf":
             return fusion.reciprocal_rank(self.lexical, self.vector)
         cosines = dict(self.vector)
         if self.query is not None:
             by_words = [item for item, _ in self.lexical]
-            cosines |= self._cosines(store, [item for item in by_words if item not in cosines])
+            others = by_words if around is None else [*by_words, *around.pieces]
+            cosines |= self._cosines(store, [item for item in others if item not in cosines])
             average = sum(cosines.values()) / max(1, len(cosines))
             lent = self._by_siblings(store, [item for item in by_words if item not in cosines])
             # The rest of the group may be about something else, so it never lowers a piece below the average.
@@ -301,7 +313,7 @@ class _Search:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:SAMPLED_PIECES]]
             texts = store.beginnings(looked_at, SAMPLED_CHARS)
             weight = fusion.vector_weight(self.lexical, cosines, max(self.background[1], LEAST_SPREAD), texts)
-            weight *= self.fluency
+            weight *= self.fluency if around is None else self.fluency * MEANING
         return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, store))
 
     def _shares(self, store: Snapshot, items: Sequence[int]) -> dict[int, float]:

@@ -31,26 +31,27 @@ def span(lines: str, first: int, last: int, field: str = "lines") -> tuple[int, 
 def unified(before: str, after: str, name: str) -> str:
     """Return the unified diff from `before` to `after`, empty if they are equal. Lines end at LF only, as in other
     tools."""
-    return _diff(_LF_LINE.findall(before), _LF_LINE.findall(after), name)
+    return _diff(_LF_LINE.findall(before), _LF_LINE.findall(after), name, name)
 
 
-def shortly(before: str, after: str, name: str) -> str:
-    """Return `unified`, truncated to `MAX_CHARACTERS`; a last line reports the truncation."""
+def shortly(before: str, after: str, name: str, new_name: str = "") -> str:
+    """Return `unified`, truncated to `MAX_CHARACTERS`; a last line reports the truncation. `new_name` is the name of
+    `after`, if it has another."""
     old, new = _LF_LINE.findall(before), _LF_LINE.findall(after)
     head, tail = _common(old, new)
     if len(old) + len(new) - 2 * (head + tail) > _MAX_LINES:
-        return f"{name} differs in more than {_MAX_LINES} lines\n"
-    diff = _diff(old, new, name)
+        return f"{name} differs{f' from {new_name}' if new_name else ''} in more than {_MAX_LINES} lines\n"
+    diff = _diff(old, new, name, new_name or name)
     if len(diff) <= MAX_CHARACTERS:
         return diff
     return f"{diff[:MAX_CHARACTERS]}\n… {len(diff) - MAX_CHARACTERS} more characters\n"
 
 
-def _diff(old: list[str], new: list[str], name: str) -> str:
+def _diff(old: list[str], new: list[str], name: str, new_name: str) -> str:
     """Compare only the part that differs: ten times as fast on a file of 1 MB."""
     head, tail = _common(old, new)
     first, keep = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
-    lines = unified_diff(old[first : len(old) - keep], new[first : len(new) - keep], name, name, n=_CONTEXT)
+    lines = unified_diff(old[first : len(old) - keep], new[first : len(new) - keep], name, new_name, n=_CONTEXT)
     counted = (
         _RANGE_START.sub(lambda start: str(int(start.group()) + first), line) if line.startswith("@@") else line
         for line in lines

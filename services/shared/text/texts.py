@@ -56,8 +56,8 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
     if marked is None and b"\0" in data:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), None) or mimetypes.guess_type(path)[0]
         raise OperationError(
-            f"`path`: {path[:1000]} is binary: {kind or 'unknown type'}, {len(data)} bytes; use inspect for media, or"
-            " `encoding` to read it as text",
+            f"`path`: {path[:1000]} is binary: {kind or 'unknown type'}, {len(data)} bytes; use"
+            " files_inspect for media, or `encoding` to read it as text",
             field="path",
         )
     if marked is not None:
@@ -111,7 +111,7 @@ def unencodable(field: str, error: UnicodeEncodeError, text: Text) -> InvalidPar
         return InvalidParams(said, field=field)
     how = f" ({text.reason})" if text.reason else ""
     what = f"{error.object[error.start]!r} cannot be encoded in {text.encoding}{how}, the file's encoding"
-    other = "; write-file with `encoding` utf-8 changes that" if field == "content" else ""
+    other = "; files_write with `encoding` utf-8 changes that" if field == "content" else ""
     return InvalidParams(f"`{field}`: {what}{other}", field=field)
 
 

@@ -20,6 +20,7 @@ from typing import ClassVar
 import msgspec
 
 from services.transcripts.layouts import Layout, Step, passed, said, seconds, titled
+from services.transcripts.layouts.copied import Copied, copied, restore
 from services.transcripts.layouts.queued import Queued, digest_of, text_of
 from services.transcripts.messages import ASSISTANT, IMAGE, TOOL_RESULT, TOOL_USE, Call, Message, TitleKind
 from services.transcripts.providers import anthropic, wire
@@ -133,6 +134,8 @@ class Claude(Layout, kw_only=True):
             return self._pass(record) if known else None
         if not key or "content" not in message:
             return None
+        if (copy := copied(record)) is not None:
+            return self._copied(record, message, copy)
         if text(message, "model") == "<synthetic>":
             # The agent's own notice, for example that the API failed; not from a model.
             return self._pass(record)
@@ -242,6 +245,13 @@ class Claude(Layout, kw_only=True):
             steps += queued
         return steps
 
+    def _copied(self, record: Json, given: Json, copy: Copied) -> list[Step]:
+        message = anthropic.message(given)
+        message.at = seconds(record.get("timestamp"))
+        if message.role == ASSISTANT:
+            wire.replied(message, given, "", None)
+        return [*self.flush(), restore(_step(record, message), copy)]
+
     def _user(self, record: Json, given: Json) -> list[Step]:
         message = anthropic.message({"role": "user", "content": given["content"]})
         message.at = seconds(record.get("timestamp"))
@@ -297,6 +307,7 @@ def _step(record: Json, message: Message) -> Step:
         anthropic.NAME,
         AGENT,
         project=text(record, "cwd"),
+        branch=text(record, "gitBranch"),
         session=text(record, "sessionId"),
         side=record.get("isSidechain") is True,
     )

@@ -19,6 +19,7 @@ import msgspec
 
 from services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
 from services.transcripts.layouts.codex_usage import Meter
+from services.transcripts.layouts.copied import FIELD, Copied, copied, restore
 from services.transcripts.layouts.queued import Queued, digest_of, text_of
 from services.transcripts.messages import ASSISTANT, Call, Message, Title, TitleKind, text_block
 from services.transcripts.providers import openai, responses
@@ -65,6 +66,7 @@ class Codex(Layout, kw_only=True):
     provider: str = openai.NAME
     model: str = ""
     project: str = ""
+    branch: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
         kind, at = text(record, "type"), seconds(record.get("timestamp"))
@@ -82,9 +84,14 @@ class Codex(Layout, kw_only=True):
                 self.model = text(payload, "model") or self.model
                 self.project = self.project or text(payload, "cwd")
             case "response_item":
+                if (copy := copied(record)) is not None:
+                    return self._copied(payload, at, copy)
                 return self._item(payload, at)
             case "compacted":
                 return self._compacted(payload, at)
+            case "event_msg" if FIELD in record:
+                # Shown by the agent; its item is a copy.
+                return []
             case "event_msg":
                 return self._event(payload, at)
             case "token_usage_record":
@@ -117,8 +124,24 @@ class Codex(Layout, kw_only=True):
         self.session, self.is_sub = id_, is_sub
         self.began = seconds(payload.get("timestamp")) or seconds(at)
         self.project = text(payload, "cwd") or self.project
+        self.branch = text(child(payload, "git"), "branch")
         self.provider = text(payload, "model_provider") or self.provider
         self.system = text(payload, "instructions") or text(child(payload, "base_instructions"), "text")
+
+    def _copied(self, item: Json, at: float | None, copy: Copied) -> list[Step]:
+        message = responses.message(item)
+        if message is None:
+            return []
+        if self.spoken is not None and self.spoken.copies == copy.turn:
+            if not copy.rest:
+                self.spoken.messages[0].extend(message)
+            return []
+        steps = self.flush()
+        message.at, message.reply = at, copy.role == ASSISTANT or (not copy.role and message.role == ASSISTANT)
+        if copy.role in ("", "user") and message.role == "user" and not _is_around(message):
+            self.turns.append(self.head)
+        self.spoken = restore(self._said(message), copy)
+        return steps
 
     def _item(self, item: Json, at: float | None) -> list[Step]:
         message = responses.message(item)
@@ -127,6 +150,8 @@ class Codex(Layout, kw_only=True):
         message.at = at
         if message.role == ASSISTANT:
             before = self._place() if self.typed else []
+            if self.spoken is not None and self.spoken.copies:
+                before += self.flush()
             self.heard = []
             message.reply = self.meter.is_fresh = True
             if self.is_sub and at is not None and self.began is not None and at > self.began + _COPIED_S:
@@ -232,7 +257,7 @@ class Codex(Layout, kw_only=True):
         call.model = self.model
         waiting, self.uncounted = self.uncounted, []
         steps: list[Step] = []
-        if self.spoken is not None:
+        if self.spoken is not None and not self.spoken.copies:
             spoken = self.spoken
             spoken.calls.append(call)
             spoken.messages[0].usage = spoken.messages[0].usage or call.usage
@@ -255,6 +280,7 @@ class Codex(Layout, kw_only=True):
             AGENT,
             model=self.model,
             project=self.project,
+            branch=self.branch,
             system=self.system,
             session=self.session,
         )

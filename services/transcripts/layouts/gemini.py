@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from services.transcripts.layouts import Layout, Step, counted, said, seconds, titled
+from services.transcripts.layouts.copied import Copied, copied, restore
 from services.transcripts.messages import (
     ASSISTANT,
     TOOL_RESULT,
@@ -99,6 +100,8 @@ class Gemini(Layout, kw_only=True):
         if kind not in ("user", "gemini", "model") or not id_:
             return None
         held = self._user(record, id_) if kind == "user" else self._model(record, id_)
+        if (copy := copied(record)) is not None:
+            held = self._copied(record, id_, held, copy)
         for index, each in enumerate(self.held):
             if each.id == id_:
                 self.held[index] = held
@@ -139,6 +142,19 @@ class Gemini(Layout, kw_only=True):
         if results := [block for call in calls for block in _results(call)]:
             held.steps.append(self._said(f"{id_}/results", Message(role="tool", content=results, at=at)))
         return held
+
+    def _copied(self, record: Json, id_: str, held: PendingMessage, copy: Copied) -> PendingMessage:
+        """Return the turns that a record repeats: its own, and those of its calls' results."""
+        role, at = "user" if text(record, "type") == "user" else ASSISTANT, seconds(record.get("timestamp"))
+        first = Message(role=role, content=[], reply=role == ASSISTANT, at=at, model=text(record, "model"))
+        first.content = held.steps[0].messages[0].content if held.steps else []
+        results = held.steps[1].messages[0].content if len(held.steps) > 1 else []
+        steps = [restore(self._said(id_, first), copy)]
+        for number, each in enumerate(copy.then):
+            blocks = [block for block in results if block.tool_result_id in each.ids]
+            message = Message(role="tool", content=blocks, at=at)
+            steps.append(restore(self._said(f"{id_}/results/{number}", message), each))
+        return PendingMessage(id=id_, steps=[step for step in steps if step.messages[0].content], calls=[])
 
     def _said(self, id_: str, message: Message) -> Step:
         return said(message, f"{self.session}/{id_}", "", PROVIDER, AGENT, session=self.session)

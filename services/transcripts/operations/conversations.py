@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import Kind
-from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route, detail
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route, SaidIfAny, detail
 from proto.ops.retrieve import UNLIKELY, MinScore, Score, Value
 
 SERVICE = "transcripts"
@@ -47,7 +47,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     image_base64: str = ""
     image_url: str = ""
-    is_error: bool
+    is_error: Annotated[bool, SaidIfAny]
     media_type: str = ""
     text: str = ""
     tool_input: Json | None = None
@@ -80,7 +80,7 @@ class LineageTurn(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True):
+class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn that was found, with the conversation before it."""
 
     hash: Annotated[str, Meta(description="Unique identifier of the turn")]
@@ -89,6 +89,10 @@ class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True):
     preview: Annotated[str, Meta(description="The text of the turn")]
     depth: Annotated[int, Meta(description="Position in the conversation: turns from its first to this one")]
     lineage: Annotated[list[LineageTurn], Meta(description="The conversation up to this turn, first turn first")]
+    machine: Annotated[str, detail("The machine that stored it, if it was another one")] = ""
+    branch: Annotated[str, detail("The branch of its project's repository")] = ""
+    files: Annotated[list[str], detail("Files that its tool calls name")] = []
+    changes: Annotated[list[str], detail("Ids of the changes that it reports; `changes_show` shows them")] = []
 
 
 class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,25 +110,25 @@ Query = Annotated[str, Meta(min_length=1, max_length=65536, description="Plain l
 
 
 @tool.read(
-    "search",
+    "chats_search",
     deadline_s=30,
     title="Search conversations",
     surfaces=("transcripts", "core"),
     codes={-32602: "an argument is missing, unknown, of the wrong type or out of range", -32603: "the search failed"},
-    step="transcripts_search",
 )
 class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=True):
     """Conversations: search past chats with language models (things said, decided, tried) by meaning and by words;
-    each turn with the talk that led to it. Not notes (search_documents) or stored files (op search)."""
+    each turn with the talk that led to it. Not notes (notes_search) or stored files (documents_search)."""
 
     common: ClassVar = {"top_k": "limit"}
     query: Query
     top_k: Annotated[int, Meta(ge=-(2**31), le=2**31, description="Not above 0: 5")] = 5
-    role: Annotated[str, Meta(max_length=64, description="Only of this role")] = ""
+    role: Annotated[Annotated[str, Meta(max_length=64)], detail("Only of this role")] = ""
     since: Annotated[Instant | None, Meta(description="RFC 3339, date, `yesterday`")] = None
     until: Annotated[Instant | None, Meta(description="A date includes all of it")] = None
-    agent: Annotated[str, Meta(max_length=256, description="Only of this agent")] = ""
-    project: Annotated[str, Meta(max_length=1024, description="Only of this project")] = ""
+    agent: Annotated[Annotated[str, Meta(max_length=256)], detail("Only of this agent")] = ""
+    project: Annotated[Annotated[str, Meta(max_length=1024)], detail("Only of this project")] = ""
+    tool: Annotated[str, Meta(max_length=256, description="Only its calls and results; * for all")] = ""
     distinct: Annotated[bool, Meta(description="Only the best hit per conversation")] = False
     min_score: MinScore = 0.0
     max_tokens: (
@@ -133,7 +137,7 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
 
 
 class Corpus(enum.StrEnum):
-    """A corpus of `search_everything`."""
+    """A corpus of `everything_search`."""
 
     TRANSCRIPTS = "transcripts"
     NOTES = "notes"
@@ -171,13 +175,15 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     count: int
     results: list[EverythingHit]
     searched: Annotated[list[Corpus], Meta(description="The corpora searched")]
-    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why"), SaidIfAny]
     unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
     note: Annotated[str, Meta(description="Set if no result is likely to be an answer")] = ""
     hint: Annotated[str, Meta(description="How to search only the time that the query names")] = ""
 
 
-@tool.read("search_everything", title="Search everything", deadline_s=30, surfaces=("knowledge", "core"))
+@tool.read(
+    "everything_search", is_essential=True, title="Search everything", deadline_s=30, surfaces=("knowledge", "core")
+)
 class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
     """Everything: look everywhere at once, whether it was in a note, a chat (past conversation) or a stored file. Each
     passage says where it is from; the first choice when the place is not known."""
@@ -202,14 +208,14 @@ class SpentTokens(msgspec.Struct, frozen=True, kw_only=True):
 
     input: Annotated[int, Meta(description="Tokens sent, cache reads included")]
     output: int
-    estimated: Annotated[bool, Meta(description="Whether some replies had no figures: characters / 4")]
+    estimated: Annotated[bool, Meta(description="Whether some replies had no figures: characters / 4"), SaidIfAny]
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """The turns of a session, or all turns after one first user turn."""
 
-    id: Annotated[str, Meta(description="For transcript_delete")]
-    hash: Annotated[str, Meta(description="Newest turn, for transcript_checkout")]
+    id: Annotated[str, Meta(description="For chats_delete")]
+    hash: Annotated[str, Meta(description="Newest turn, for chats_read")]
     title: Annotated[str, Meta(description="The first line said by a person")]
     project: Annotated[str, Meta(description="Its folder")]
     agent: str
@@ -221,7 +227,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     tokens: SpentTokens
     cost_usd: Annotated[float | None, Meta(description="By list prices; null if none is known")]
-    cost_incomplete: Annotated[bool, Meta(description="Whether `cost_usd` leaves out calls without a known price")]
+    cost_incomplete: Annotated[
+        bool, Meta(description="Whether `cost_usd` leaves out calls without a known price"), SaidIfAny
+    ]
 
 
 class Conversations(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,16 +238,18 @@ class Conversations(msgspec.Struct, frozen=True, kw_only=True):
     conversations: list[Conversation]
     total: int
     cost_usd: Annotated[float | None, Meta(description="Total of all of these, as far as known")]
-    cost_incomplete: Annotated[bool, Meta(description="Whether `cost_usd` leaves out calls without a known price")]
-    unpriced: Annotated[list[str], Meta(description="Models without a known price")]
+    cost_incomplete: Annotated[
+        bool, Meta(description="Whether `cost_usd` leaves out calls without a known price"), SaidIfAny
+    ]
+    unpriced: Annotated[list[str], Meta(description="Models without a known price"), SaidIfAny]
     prices_of: Annotated[str, Meta(description="The date of the prices")]
     next_cursor: Annotated[str | None, Meta(description="Value of `cursor` for the next page")]
-    degraded: Annotated[list[str], Meta(description="What is missing, and why")]
+    degraded: Annotated[list[str], Meta(description="What is missing, and why"), SaidIfAny]
 
 
-@tool.read("transcript_list", deadline_s=30, title="List conversations")
+@tool.read("chats_list", deadline_s=30, title="List conversations")
 class TranscriptList(Params[Conversations], frozen=True, kw_only=True):
-    """Past conversations by project, agent and time, with title, size, tokens and cost. By content: search."""
+    """Past conversations by project, agent and time, with title, size, tokens and cost. By content: chats_search."""
 
     query: Annotated[str, Meta(max_length=1024, description="Words of the title")] = ""
     project: Annotated[Annotated[str, Meta(max_length=1024)], detail("Only of this project")] = ""
@@ -267,7 +277,7 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
-@tool.destroy("transcript_delete", idempotent=True, deadline_s=60, title="Delete turns")
+@tool.destroy("chats_delete", idempotent=True, deadline_s=60, title="Delete turns")
 class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
     """Forget a turn of a past conversation for good: content, vectors and words. Turns that follow stay, unless
     `descendants`. One of `hash`, `conversation` or both is required."""
@@ -305,7 +315,7 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @tool.read(
-    "transcript_checkout",
+    "chats_read",
     deadline_s=30,
     title="Check out a conversation",
     surfaces=("transcripts",),

@@ -1,11 +1,14 @@
 """Recall@5 of evidence over ten months of sessions, by kind of question; synthetic (`sessions`).
 
 All services run in this process with a clock that is set to each session's time: its turns are stored, and an agent
-remembers each fact when it comes up. Then `search_everything` (conversations and memories) and `recall` are asked. A
+remembers each fact when it comes up. Then `everything_search` (conversations and memories) and `recall` are asked. A
 question counts by the share of its evidence among the first five results; evidence is found by the turn that states it,
 by a reply that repeats it, or by the memory. A question about a time is asked with that time, in words, as `since` and
 `until`; the last rows show what is found without, and in the turns alone. The intervals are Wilson's at 95 %; a share
 counts by its value.
+
+Then facts that change are asked about, today and as of a day (`changes`): how often the memory that holds then is the
+first, and how often nothing outdated is among the first five.
 
     scripts/bench long_memory [--seed N] [--show]
 """
@@ -29,18 +32,19 @@ import trio
 from proto.ops.retrieve import RetrieveStatus
 from services.embed import main as embed
 from services.memory import main as memory
-from services.memory.operations import Recall, Remember
+from services.memory.operations import Recall, Remember, Remembered, UpdateMemory
 from services.retrieve import main as retrieve
 from services.transcripts import main as transcripts
 from services.transcripts.operations.conversations import Corpus, SearchEverything
 from services.transcripts.operations.intake import TranscriptRecord
+from tests.bench.long_memory import changes
 from tests.bench.long_memory.sessions import NOW, Fact, History, Question, Session, made
 from tests.in_process import Bench, services_in_process
 
 LIMIT = 5
 KINDS = ("single", "updated", "multi-session", "temporal")
 GOAL = 0.96
-_SYSTEMS = ("search_everything", "recall", "everything, no times", "everything, turns only")
+_SYSTEMS = ("everything_search", "recall", "everything, no times", "everything, turns only")
 
 
 class Clock:
@@ -52,7 +56,7 @@ class Clock:
     def patches(self) -> list[contextlib.AbstractContextManager[object]]:
         """Replace the time in the modules that stamp or compare memories and parse words."""
         clock = SimpleNamespace(time=lambda: self.now, time_ns=lambda: round(self.now * 1e9))
-        modules = ("memory.writing", "memory.recall", "runtime.times", "transcripts.search")
+        modules = ("memory.writing", "memory.recall", "memory.main", "shared.times", "transcripts.search")
         return [mock.patch(f"services.{module}.time", clock) for module in modules]
 
 
@@ -64,11 +68,16 @@ async def take_in(bench: Bench, clock: Clock, history: History) -> None:
         for statement in session.statements:
             await bench.call(Remember(text=statement))
     clock.now = NOW.timestamp()
+    for collection in ("transcripts", "memory"):
+        await embedded(bench, collection)
+
+
+async def embedded(bench: Bench, collection: str) -> None:
+    """Wait until a collection has all its vectors."""
     with trio.fail_after(900):
-        for collection in ("transcripts", "memory"):
-            # The search says when its vectors are complete only if it is asked.
-            while await waiting(bench, collection):  # noqa: ASYNC110
-                await trio.sleep(0.2)
+        # The search says when its vectors are complete only if it is asked.
+        while await waiting(bench, collection):  # noqa: ASYNC110
+            await trio.sleep(0.05)
 
 
 async def waiting(bench: Bench, collection: str) -> bool:
@@ -153,6 +162,52 @@ async def measured(history: History, *, show: bool) -> dict[tuple[str, str], lis
     return shares
 
 
+async def changed(history: changes.Changes, *, is_linked: bool, show: bool) -> dict[str, list[float]]:
+    """Return the marks by kind. With `is_linked`, the agent says which named memory a new one replaces."""
+    marks: dict[str, list[float]] = defaultdict(list)
+    clock = Clock()
+    services = {"embed": embed.open_service, "retrieve": retrieve.open_service, "memory": memory.open_service}
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        for patch in clock.patches():
+            stack.enter_context(patch)
+        async with services_in_process(services, Path(folder)) as bench:
+            ids: dict[changes.Statement, str] = {}
+            for one in history.statements:
+                clock.now = one.at.timestamp()
+                if ids:
+                    await embedded(bench, "memory")
+                said: Remembered = await bench.call(Remember(text=one.text))
+                ids[one] = said.id
+                named = [other.id for other in said.may_replace]
+                if one.follows is None:
+                    marks["names none, if it replaces none"].append(not named)
+                else:
+                    is_named = ids[one.follows] in named
+                    marks[f"names what it replaces, worded {one.wording}"].append(is_named)
+                    if is_named and is_linked:
+                        await bench.call(UpdateMemory(id=said.id, supersedes=[ids[one.follows]]))
+                if show and (ids[one.follows] not in named if one.follows else named):
+                    print(f"  {one.text} | {one.follows and one.follows.text} | {[o.text for o in said.may_replace]}")
+            clock.now = NOW.timestamp()
+            await embedded(bench, "memory")
+            for asked in history.questions:
+                found = await bench.call(Recall(query=asked.text, limit=LIMIT, as_of=asked.as_of))
+                texts = [each.text for each in found.memories]
+                marks[f"{asked.kind}: right one first"].append(texts[:1] == [asked.right.text])
+                marks[f"{asked.kind}: none outdated"].append(asked.wrong.isdisjoint(texts))
+    return marks
+
+
+def print_changes(seed: int, *, show: bool) -> None:
+    history = changes.made(seed)
+    print(f"\n{len(history.statements)} statements of facts that change or add up, {len(history.questions)} questions")
+    linked = trio.run(lambda: changed(history, is_linked=True, show=show))
+    apart = trio.run(lambda: changed(history, is_linked=False, show=False))
+    print(f"{'':45} {'agent says what is replaced':>28} {'says nothing':>20}")
+    for name, some in linked.items():
+        print(f"{name:45} {cell(some):>28} {cell(apart[name]):>20}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench long_memory", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="another history")
@@ -173,6 +228,7 @@ def main() -> None:
         every = [one for some in each for one in some]
         print(f"{system:28} " + " ".join(f"{cell(some):>20}" for some in (*each, every)))
     print(f"goal: {GOAL}")
+    print_changes(arguments.seed, show=arguments.show)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from proto.ops.embed import TextKind
 from services.embed.main import load
 from services.embed.serving import EmbedSettings
 from services.embed.weights import PACKAGED
-from services.memory.comparison import Relation, relation
+from services.memory.comparison import Relation, relation, updates
 
 Vectors: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 
@@ -89,13 +89,20 @@ def judged() -> None:
         def vectors(texts: list[str]) -> Vectors:
             return model.encoder.compute(model.tokenizer.encode(texts, TextKind.PASSAGE).ids)
 
-        print(f"{'a person says':14} {'pairs':>5} {'by vectors and words':>21} {'by words alone':>15}")
+        print(
+            f"{'a person says':14} {'pairs':>5} {'by vectors and words':>21} {'by words alone':>15} {'may replace':>12}"
+        )
         for wanted, pairs in PAIRS.items():
             one, other = (vectors([pair[n] for pair in pairs]) for n in (0, 1))
             cosines = (one * other).sum(axis=1)
             found = [relation(*pair, float(cosine)) for pair, cosine in zip(pairs, cosines, strict=True)]
             alone = [relation(*pair) for pair in pairs]
-            print(f"{wanted.name.lower():14} {len(pairs):>5} {found.count(wanted):>21} {alone.count(wanted):>15}")
+            named = sum(
+                updates(later, earlier, said, float(cosine))
+                for (earlier, later), said, cosine in zip(pairs, found, cosines, strict=True)
+            )
+            counts = f"{len(pairs):>5} {found.count(wanted):>21} {alone.count(wanted):>15} {named:>12}"
+            print(f"{wanted.name.lower():14} {counts}")
             for pair, cosine, said in zip(pairs, cosines, found, strict=True):
                 if said is not wanted:
                     print(f"    {said.name.lower():9} {cosine:.2f}  {pair[0]} | {pair[1]}")

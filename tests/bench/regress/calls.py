@@ -85,7 +85,7 @@ def _make_deleted(kernel: Kernel, numbers: range) -> None:
 def _delete(kernel: Kernel, numbers: range) -> None:
     _make_deleted(kernel, numbers)
     paths = [str(kernel.root / "deleted" / f"{number}.txt") for number in numbers]
-    if kernel.call("delete-files", {"paths": paths})["succeeded"] != len(paths):
+    if kernel.call("files_delete", {"paths": paths})["succeeded"] != len(paths):
         raise Failed("the files to restore could not be deleted")
 
 
@@ -113,32 +113,32 @@ def _done(result: Any) -> bool:
 
 CALLS = (
     Call(
-        "noyalib_get",
-        "noyalib_get",
+        "yaml_get",
+        "yaml_get",
         lambda root, n: {"file": str(root / "settings.yaml"), "path": "server.host"},
         lambda result: bool(result["text"] == "example.org"),
     ),
     Call(
-        "noyalib_set",
-        "noyalib_set",
+        "yaml_set",
+        "yaml_set",
         lambda root, n: {"file": str(root / "values.yaml"), "path": "a", "value": str(n + 1)},
         lambda result: bool(result["changed"]),
     ),
     Call(
-        "edit-file",
-        "edit-file",
+        "files_edit",
+        "files_edit",
         lambda root, n: {"path": str(root / "edited.txt"), "edits": [{"lines": "1", "new": str(n)}]},
         lambda result: bool(result["changed"]),
     ),
     Call(
-        "write_note",
-        "write_note",
+        "notes_write",
+        "notes_write",
         lambda root, n: {"path": str(root / "written.md"), "content": f"# {n}\n", "overwrite": True},
         lambda result: bool(result["changed"]),
     ),
     Call(
-        "inject_tags",
-        "inject_tags",
+        "notes_tag",
+        "notes_tag",
         lambda root, n: {"file_path": str(root / "tagged.md"), "tags": [f"tag-{n}"]},
         lambda result: bool(result["tags"]),
         _untag,
@@ -152,21 +152,21 @@ CALLS = (
         _done,
     ),
     Call(
-        "delete-files",
-        "delete-files",
+        "files_delete",
+        "files_delete",
         lambda root, n: {"paths": [str(root / "deleted" / f"{n}.txt")]},
         _done,
         _make_deleted,
     ),
     Call(
-        "restore-files",
-        "restore-files",
+        "trash_restore",
+        "trash_restore",
         lambda root, n: {"paths": [str(root / "deleted" / f"{n}.txt")]},
         _done,
         _delete,
     ),
-    Call("move-files", "move-files", lambda root, n: {"moves": _move(root, n)}, _done),
-    Call("rename-files", "rename-files", lambda root, n: {"renames": _rename(root, n)}, _done),
+    Call("files_move", "files_move", lambda root, n: {"moves": _move(root, n)}, _done),
+    Call("files_rename", "files_rename", lambda root, n: {"renames": _rename(root, n)}, _done),
     Call(
         "remember",
         "remember",
@@ -174,14 +174,14 @@ CALLS = (
         lambda result: bool(result["id"]),
     ),
     Call(
-        "resource-set-create",
-        "resource-set-create",
+        "sets_create",
+        "sets_create",
         lambda root, n: {"name": f"set {n}"},
         lambda result: bool(result["name"]),
     ),
     Call(
-        "session-set-preferences",
-        "session-set-preferences",
+        "preferences_set",
+        "preferences_set",
         lambda root, n: {"preferences": {"a": n}},
         lambda result: "a" in result["preferences"],
     ),
@@ -193,8 +193,8 @@ CALLS = (
         path="/v1/ingest",
     ),
     Call(
-        "search_documents",
-        "search_documents",
+        "notes_search",
+        "notes_search",
         lambda root, n: {"query": f"note number {n % NOTES}", "limit": 5},
         lambda result: bool(result["results"]),
     ),
@@ -205,8 +205,8 @@ CALLS = (
         lambda result: bool(result["hash"]),
     ),
     Call(
-        "read_node_content",
-        "read_node_content",
+        "notes_read",
+        "notes_read",
         lambda root, n: {"id": f"note-{n % NOTES}"},
         lambda result: "note number" in result["text"],
     ),
@@ -223,12 +223,12 @@ CALLS = (
         lambda result: len(result["entries"]) == 20,
     ),
     Call(
-        "top-files",
-        "top-files",
+        "disk_top_files",
+        "disk_top_files",
         lambda root, n: {"path": str(root), "limit": 20},
         lambda result: len(result["entries"]) == 20,
     ),
 )
 
-KEYED = ("noyalib_set", "write_note")
+KEYED = ("yaml_set", "notes_write")
 """Calls that are also compared with themselves: with an idempotency key and without."""

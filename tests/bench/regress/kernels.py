@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from proto.mcp import KEY as META
+from proto.vocabulary import OTHER_NAMES, Names
 from tests.bench.parts.wire import Http
 from tests.bench.regress.checkouts import Checkout
 from tests.system.running import free_port
@@ -46,10 +47,13 @@ class Kernel:
         self.data = folder / "data"
         self.http = Http(port)
         self._ids = itertools.count(1)
+        self._knows_names = (checkout.folder / "proto" / "vocabulary.py").exists()
+        """False before operations had their current names."""
 
     def body(self, tool: str, arguments: Mapping[str, Any], key: str = "") -> bytes:
         """Return the body of a tool's call."""
-        params = {"name": tool, "arguments": arguments, **({"_meta": {META: key}} if key else {})}
+        name = tool if self._knows_names else OTHER_NAMES.get(tool, Names()).former or tool
+        params = {"name": name, "arguments": arguments, **({"_meta": {META: key}} if key else {})}
         return json.dumps({"jsonrpc": "2.0", "id": next(self._ids), "method": "tools/call", "params": params}).encode()
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
@@ -68,7 +72,7 @@ class Kernel:
         """Wait until the notes can be found, index the folder, and store documents and memories."""
         self.reconnect()
         give_up = time.monotonic() + WITH_VECTORS_TIMEOUT_S
-        while self.call("knowledge_status", {})["notes"] < NOTES and time.monotonic() < give_up:
+        while self.call("notes_status", {})["notes"] < NOTES and time.monotonic() < give_up:
             time.sleep(0.1)
         calls: list[tuple[str, Mapping[str, Any]]] = [("index", {"root": str(self.root), "async": False})]
         for number in range(DOCUMENTS):

@@ -160,7 +160,7 @@ class Bench:
         def measure(subject: Subject, service: str) -> Measured:
             kernel = self.kernels[subject]
             yaml = {"file": str(kernel.root / "settings.yaml"), "path": "server.host"}
-            tool, arguments = ("mcp.echo", {"message": "hello"}) if service == "echo" else ("noyalib_get", yaml)
+            tool, arguments = ("mcp.echo", {"message": "hello"}) if service == "echo" else ("yaml_get", yaml)
             return (kill_service(kernel, service, tool, arguments),)
 
         for service in ("echo", "yaml"):

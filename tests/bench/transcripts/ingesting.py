@@ -199,7 +199,7 @@ def lineage(folder: Path) -> None:
             time.sleep(0.5)
         for name, taken in (
             ("the command line's connection, decoded", _times(kernel, head)),
-            ("MCP over stdio, transcript_checkout", _over_stdio(folder, head)),
+            ("MCP over stdio, chats_read", _over_stdio(folder, head)),
             ("HTTP, /dag/history/{hash}", _over_http(port, head)),
         ):
             quick = statistics.quantiles(taken, n=10)
@@ -226,7 +226,7 @@ def _times(kernel: RunningKernel, head: str) -> list[float]:
 
 def _over_stdio(folder: Path, head: str) -> list[float]:
     client = Stdio([sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(folder)])
-    params = {"name": "transcript_checkout", "arguments": {"hash": head}}
+    params = {"name": "chats_read", "arguments": {"hash": head}}
     times = []
     for number in range(LINEAGES):
         body = json.dumps({"jsonrpc": "2.0", "id": number + 1, "method": "tools/call", "params": params}).encode()

@@ -26,7 +26,7 @@ _HITS = {"results": [{"hash": "x" * 64, "path": "a.b[0]", "n": 3}], "total": 1}
 SEEDS = [
     _seed([{"op": "search", "query": "x"}, {"op": "get", "hash": "$prev.results[0].hash"}], _HITS),
     _seed([{"op": "graph_neighbours", "params": {"id": "$prev.results[0].path", "depth": "$prev.total"}}], _HITS),
-    _seed([{"op": "noyalib_set", "params": {"file": "a", "path": "b", "value": "$prev"}}], "text"),
+    _seed([{"op": "yaml_set", "params": {"file": "a", "path": "b", "value": "$prev"}}], "text"),
     _seed([{"op": "documents_grep", "pattern": "a", "limit": None}, {"op": "describe", "target": "$prev"}], [[1]]),
     _seed([{"op": "documents_search", "query": "x"}, {"op": "get", "hash": "$prev.results", "uyy": 1}], _HITS),
     _seed([{"op": "query"}, {"op": 1}, {"params": []}, {}], None),

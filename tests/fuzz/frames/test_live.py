@@ -27,7 +27,7 @@ def test_service_calls_nothing_that_does_not_name_it(kernel: RunningKernel) -> N
         ("graph_delete", {"ids": []}),
         ("documents_put_commit", {"id": "x"}),
         ("kernel_stop", {"service": "echo"}),
-        ("noyalib_set", {}),
+        ("yaml_set", {}),
         ("hostile_lie", {}),
     ):
         assert kernel.call("hostile_call", {"op": op, "params": params})["refused"] == "forbidden", op

@@ -53,7 +53,7 @@ def file_of(kernel: RunningKernel) -> Path:
 
 
 def change(kernel: RunningKernel, value: int) -> dict[str, Any]:
-    """The arguments of `noyalib_set`."""
+    """The arguments of `yaml_set`."""
     return {"file": str(file_of(kernel)), "path": "retries", "value": str(value)}
 
 
@@ -92,33 +92,33 @@ def failure(message: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    with asking(tmp_path_factory.mktemp("approvals"), require=["noyalib_set", "yaml_delete"]) as kernel:
+    with asking(tmp_path_factory.mktemp("approvals"), require=["yaml_set", "yaml_delete"]) as kernel:
         yield kernel
 
 
 def test_an_approved_call_is_made_and_a_denied_one_is_not(kernel: RunningKernel) -> None:
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
-        assert not client.call(1, "noyalib_get", file=str(file_of(kernel)), path="retries")["isError"]
-        ask(client, 2, "noyalib_set", change(kernel, 4))
+        assert not client.call(1, "yaml_get", file=str(file_of(kernel)), path="retries")["isError"]
+        ask(client, 2, "yaml_set", change(kernel, 4))
         (waiting,) = pending(kernel)
-        assert (waiting["operation"], waiting["asker"], waiting["waiting"]) == ("noyalib_set", "stdio", True)
+        assert (waiting["operation"], waiting["asker"], waiting["waiting"]) == ("yaml_set", "stdio", True)
         assert json.loads(waiting["preview"])["value"] == "4"
         assert "retries: 3" in file_of(kernel).read_text()
         listed = command(kernel.data_dir, "approve")
         assert waiting["id"] in listed.stdout
-        assert "noyalib_set of stdio" in listed.stdout
+        assert "yaml_set of stdio" in listed.stdout
         done = command(kernel.data_dir, "approve", waiting["id"])
-        assert (done.returncode, done.stdout) == (0, "noyalib_set of stdio is approved\n")
+        assert (done.returncode, done.stdout) == (0, "yaml_set of stdio is approved\n")
         assert not client.receive(1)[2]["result"]["isError"]
         assert "retries: 4" in file_of(kernel).read_text()
 
-        ask(client, 3, "noyalib_set", change(kernel, 5))
+        ask(client, 3, "yaml_set", change(kernel, 5))
         (waiting,) = pending(kernel)
         denied = command(kernel.data_dir, "approve", waiting["id"], "--deny", "--reason", "not today")
         assert denied.returncode == 0
         answer = failure(client.receive(1)[3])
-        assert "noyalib_set was denied by" in answer
+        assert "yaml_set was denied by" in answer
         assert "not today" in answer
         assert "retries: 4" in file_of(kernel).read_text()
         again = command(kernel.data_dir, "approve", waiting["id"])
@@ -129,34 +129,34 @@ def test_an_approved_call_is_made_and_a_denied_one_is_not(kernel: RunningKernel)
 def test_both_sides_are_in_the_audit_log(kernel: RunningKernel) -> None:
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
-        ask(client, 1, "noyalib_set", change(kernel, 6))
+        ask(client, 1, "yaml_set", change(kernel, 6))
         (waiting,) = pending(kernel)
         command(kernel.data_dir, "approve", waiting["id"])
         client.receive(1)
-    asked = wait_for(kernel, operation="noyalib_set", approval=waiting["id"])
+    asked = wait_for(kernel, operation="yaml_set", approval=waiting["id"])
     assert (asked.who, asked.outcome) == ("stdio", "ok")
     assert asked.decided_by
     assert asked.held_ms is not None
     decided = wait_for(kernel, operation="approval_decide", outcome="ok")
     assert decided.who == "operator"
-    assert decided.target == f"id={waiting['id']} operation=noyalib_set asker_name=stdio"
+    assert decided.target == f"id={waiting['id']} operation=yaml_set asker_name=stdio"
 
 
 def test_the_operator_does_not_wait(kernel: RunningKernel) -> None:
-    kernel.call("noyalib_set", change(kernel, 7), timeout_s=30)
+    kernel.call("yaml_set", change(kernel, 7), timeout_s=30)
     assert "retries: 7" in file_of(kernel).read_text()
 
 
 def test_each_step_of_a_composite_tool_waits(kernel: RunningKernel) -> None:
     file = str(file_of(kernel))
     steps = [
-        {"op": "noyalib_set", "params": {"file": file, "path": "steps", "value": "1"}},
+        {"op": "yaml_set", "params": {"file": file, "path": "steps", "value": "1"}},
         {"op": "yaml_delete", "params": {"file": file, "path": "steps"}},
     ]
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
         ask(client, 1, "execute", {"operations": steps})
-        for operation in ("noyalib_set", "yaml_delete"):
+        for operation in ("yaml_set", "yaml_delete"):
             (waiting,) = pending(kernel, operation=operation)
             command(kernel.data_dir, "approve", waiting["id"])
         answer = client.receive(1)[1]["result"]["structuredContent"]
@@ -167,7 +167,7 @@ def test_equal_calls_need_an_approval_each(kernel: RunningKernel) -> None:
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
         for number in (1, 2):
-            ask(client, number, "noyalib_set", change(kernel, 8))
+            ask(client, number, "yaml_set", change(kernel, 8))
         first, second = pending(kernel, 2)
         command(kernel.data_dir, "approve", first["id"])
         pending(kernel, 1, id=second["id"])
@@ -179,15 +179,15 @@ def test_equal_calls_need_an_approval_each(kernel: RunningKernel) -> None:
 def test_a_withdrawn_call_stays_visible_and_a_repetition_finds_the_decision(kernel: RunningKernel) -> None:
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
-        ask(client, 1, "noyalib_set", change(kernel, 9))
+        ask(client, 1, "yaml_set", change(kernel, 9))
         (waiting,) = pending(kernel, waiting=True)
         client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         pending(kernel, waiting=False)
         message = command(kernel.data_dir, "approve", waiting["id"]).stdout
         assert "a repetition finds this decision" in message
-        assert not client.call(2, "noyalib_set", **change(kernel, 9))["isError"]
+        assert not client.call(2, "yaml_set", **change(kernel, 9))["isError"]
         # It has been used.
-        ask(client, 3, "noyalib_set", change(kernel, 9))
+        ask(client, 3, "yaml_set", change(kernel, 9))
         (other,) = pending(kernel)
         assert other["id"] != waiting["id"]
         command(kernel.data_dir, "approve", other["id"], "--deny")
@@ -197,7 +197,7 @@ def test_a_withdrawn_call_stays_visible_and_a_repetition_finds_the_decision(kern
 def test_a_call_waits_on_while_the_service_dies(kernel: RunningKernel) -> None:
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
-        ask(client, 1, "noyalib_set", change(kernel, 10))
+        ask(client, 1, "yaml_set", change(kernel, 10))
         (before,) = pending(kernel, waiting=True)
         kernel.kill("approvals")
         (after,) = pending(kernel, waiting=True)
@@ -210,7 +210,7 @@ def test_a_call_waits_on_while_the_service_dies(kernel: RunningKernel) -> None:
 def test_a_call_that_waits_when_its_kernel_dies_finds_its_approval(tmp_path: Path) -> None:
     with asking(tmp_path, require=["write"]) as kernel, stdio_client(kernel.data_dir) as client:
         client.initialize()
-        ask(client, 1, "noyalib_set", change(kernel, 4))
+        ask(client, 1, "yaml_set", change(kernel, 4))
         (before,) = pending(kernel)
         # It would start another kernel.
         client.process.send_signal(signal.SIGSTOP)
@@ -223,8 +223,8 @@ def test_a_call_that_waits_when_its_kernel_dies_finds_its_approval(tmp_path: Pat
         command(kernel.data_dir, "approve", still["id"])
         with stdio_client(kernel.data_dir) as client:
             client.initialize()
-            assert not client.call(1, "noyalib_set", **change(kernel, 4))["isError"]
-            ask(client, 2, "noyalib_set", change(kernel, 4))
+            assert not client.call(1, "yaml_set", **change(kernel, 4))["isError"]
+            ask(client, 2, "yaml_set", change(kernel, 4))
             (other,) = pending(kernel)
             assert other["id"] != before["id"]
     assert "retries: 4" in (tmp_path / "root" / "a.yaml").read_text()
@@ -235,7 +235,7 @@ def test_when_the_time_is_over_the_default_counts(tmp_path: Path, default: str, 
     with asking(tmp_path, require=["noyalib_*"], timeout_s=1, default=default) as kernel:
         with stdio_client(kernel.data_dir) as client:
             client.initialize()
-            said = failure(client.request(1, "tools/call", name="noyalib_set", arguments=change(kernel, 4)))
+            said = failure(client.request(1, "tools/call", name="yaml_set", arguments=change(kernel, 4)))
         assert f"retries: {value}" in file_of(kernel).read_text()
         assert said.partition(" was ")[2] == ("denied by time-out: nobody decided within 1 s" if value == 3 else "")
 
@@ -249,10 +249,10 @@ def test_the_client_s_own_user_may_decide(kernel: RunningKernel, action: str) ->
             clientInfo={"name": "test", "version": "0"},
         )  # fmt: skip
         client.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        ask(client, 1, "noyalib_set", change(kernel, value))
+        ask(client, 1, "yaml_set", change(kernel, value))
         question = next_request(client)
         assert question["method"] == "elicitation/create"
-        assert "noyalib_set" in question["params"]["message"]
+        assert "yaml_set" in question["params"]["message"]
         client.send({"jsonrpc": "2.0", "id": question["id"], "result": {"action": action, "content": {}}})
         said = failure(client.receive(1)[1])
     assert ("denied by the user of stdio" in said) == (action == "decline")
@@ -278,7 +278,7 @@ def test_a_wrong_entry_is_refused_at_the_start(tmp_path: Path) -> None:
     refused = linckia(tmp_path, "serve", "--no-http")
     assert refused.returncode != 0
     assert "approvals.require: no operation that clients may call is named 'noyalib_sett'" in refused.stderr
-    assert "did you mean noyalib_set?" in refused.stderr
+    assert "did you mean yaml_set?" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -344,23 +344,23 @@ def test_tools_that_change_something_wait_if_all_of_a_server_do(tmp_path: Path) 
 
 def test_a_call_of_a_plan_waits(tmp_path: Path) -> None:
     services = (*SERVICES, "files", "compare", "watch")
-    with asking(tmp_path, services=services, require=["noyalib_set"]) as kernel:
+    with asking(tmp_path, services=services, require=["yaml_set"]) as kernel:
         folder = file_of(kernel).parent
         kernel.call("index", {"path": str(folder), "async": False}, timeout_s=60)
         arguments = {"file": "{{entry.path}}", "path": "retries", "value": "4"}
         plan = {
             "name": "more",
             "sources": [{"type": "filesystem.index", "config": {"path": str(folder)}}],
-            "outcomes": [{"type": "tool", "tool": "noyalib_set", "arguments": arguments}],
+            "outcomes": [{"type": "tool", "tool": "yaml_set", "arguments": arguments}],
         }
-        kernel.call("plan-create", plan)
-        kernel.call("plan-execute", {"name": "more"})
+        kernel.call("plans_create", plan)
+        kernel.call("plans_execute", {"name": "more"})
         (waiting,) = pending(kernel)
         assert (waiting["asker"], waiting["source"]) == ("operator", "plan more")
         command(kernel.data_dir, "approve", waiting["id"])
 
         def execution() -> dict[str, Any] | None:
-            found: dict[str, Any] = kernel.call("plan-get", {"name": "more"})["executions"][0]
+            found: dict[str, Any] = kernel.call("plans_get", {"name": "more"})["executions"][0]
             return found if found["status"] != "running" else None
 
         assert wait_until(execution)["outcomes_applied"] == 1
@@ -370,12 +370,12 @@ def test_a_call_of_a_plan_waits(tmp_path: Path) -> None:
 def test_a_token_s_limits_come_first_and_its_name_is_shown(tmp_path: Path) -> None:
     with asking(tmp_path, options=HTTP, require=["write"]) as kernel:
         reader, writer = create(kernel, "reader", "--read-only"), create(kernel, "writer")
-        refused = HttpClient(kernel, reader).tool("noyalib_set", change(kernel, 4))
+        refused = HttpClient(kernel, reader).tool("yaml_set", change(kernel, 4))
         assert "may only read" in refused.text
         assert not kernel.call("approval_list")["pending"]
         answers: list[Answer] = []
         client = HttpClient(kernel, writer)
-        thread = threading.Thread(target=lambda: answers.append(client.tool("noyalib_set", change(kernel, 4))))
+        thread = threading.Thread(target=lambda: answers.append(client.tool("yaml_set", change(kernel, 4))))
         thread.start()
         (waiting,) = pending(kernel, asker="writer")
         command(kernel.data_dir, "approve", waiting["id"])
@@ -388,7 +388,7 @@ def test_a_client_without_a_handshake_is_asked_by_its_answer(tmp_path: Path) -> 
     with asking(tmp_path, options=HTTP, require=["write"]) as kernel:
         client = HttpClient(kernel, create(kernel, "modern"))
         meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
-        call: dict[str, Any] = {"name": "noyalib_set", "arguments": change(kernel, 4), "_meta": meta}
+        call: dict[str, Any] = {"name": "yaml_set", "arguments": change(kernel, 4), "_meta": meta}
         asked = client.rpc("tools/call", call).json["result"]
         assert asked["resultType"] == "input_required"
         assert asked["inputRequests"]["approval"]["method"] == "elicitation/create"

@@ -54,31 +54,31 @@ def test_changes_of_clients_and_of_the_operator_are_recorded_and_reads_are_not(
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
         arguments = {"file": file, "path": "retries", "value": "4"}
-        client.request(1, "tools/call", name="noyalib_set", arguments=arguments, _meta={"traceparent": TRACE})
-        client.call(2, "noyalib_get", file=file, path="retries")
+        client.request(1, "tools/call", name="yaml_set", arguments=arguments, _meta={"traceparent": TRACE})
+        client.call(2, "yaml_get", file=file, path="retries")
         wrong = {"file": file, "path": "retries.there", "value": "1"}
-        client.request(3, "tools/call", name="noyalib_set", arguments=wrong)
+        client.request(3, "tools/call", name="yaml_set", arguments=wrong)
         assert client.leave() == 0
     line = wait_for(kernel, who="stdio", outcome="ok", trace="ab" * 16)
-    assert (line.operation, line.target, line.trace) == ("noyalib_set", f"file={file} path=retries", "ab" * 16)
+    assert (line.operation, line.target, line.trace) == ("yaml_set", f"file={file} path=retries", "ab" * 16)
     assert wait_for(kernel, who="stdio", outcome="operation").target == f"file={file} path=retries.there"
-    assert not recorded(kernel, operation="noyalib_get")
-    kernel.call("noyalib_set", {"file": file, "path": "retries", "value": "5"})
+    assert not recorded(kernel, operation="yaml_get")
+    kernel.call("yaml_set", {"file": file, "path": "retries", "value": "5"})
     assert wait_for(kernel, who="operator").peer == ""
-    shown = command(kernel.data_dir, "audit", "--who", "stdio", "--operation", "noyalib_*", "--failed", "--json")
+    shown = command(kernel.data_dir, "audit", "--who", "stdio", "--operation", "yaml_*", "--failed", "--json")
     assert [json.loads(line)["outcome"] for line in shown.stdout.splitlines()] == ["operation"]
 
 
 def test_each_step_of_a_composite_tool_has_a_line_and_one_trace(kernel: RunningKernel, file: str) -> None:
     steps = [
-        {"op": "noyalib_set", "params": {"file": file, "path": "steps", "value": "1"}},
+        {"op": "yaml_set", "params": {"file": file, "path": "steps", "value": "1"}},
         {"op": "yaml_delete", "params": {"file": file, "path": "steps"}},
     ]
     with stdio_client(kernel.data_dir) as client:
         client.initialize()
         client.call(1, "execute", operations=steps)
     last = wait_for(kernel, operation="yaml_delete")
-    assert [entry.operation for entry in recorded(kernel, trace=last.trace)] == ["noyalib_set", "yaml_delete"]
+    assert [entry.operation for entry in recorded(kernel, trace=last.trace)] == ["yaml_set", "yaml_delete"]
 
 
 def test_manual_control_of_services_is_recorded(kernel: RunningKernel) -> None:
@@ -91,17 +91,17 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
     """A limit on the size of files stands for the disk: the kernel's writes fail with EFBIG."""
     pid = kernel.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    kernel.call("noyalib_set", {"file": file, "path": "before", "value": "1"})
+    kernel.call("yaml_set", {"file": file, "path": "before", "value": "1"})
     wait_for(kernel, target=f"file={file} path=before")
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (path_of(kernel.data_dir).stat().st_size + 10, hard))
     try:
-        kernel.call("noyalib_set", {"file": file, "path": "during", "value": "1"})
+        kernel.call("yaml_set", {"file": file, "path": "during", "value": "1"})
         wait_until(lambda: kernel.status()["audit"]["problem"])
         state: dict[str, Any] = kernel.status()["audit"]
         assert state["problem"].endswith("audit.jsonl: File too large")
         assert state["waiting"] >= 1
         assert "audit.jsonl: File too large" in command(kernel.data_dir, "status").stdout
-        kernel.call("noyalib_set", {"file": file, "path": "during", "value": "2"})
+        kernel.call("yaml_set", {"file": file, "path": "during", "value": "2"})
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
     wait_until(lambda: len(recorded(kernel, target=f"file={file} path=during")) == 2)

@@ -84,7 +84,7 @@ def ask(kernel: RunningKernel, token: str | None, at: str = "/mcp/yaml", **argum
         "io.modelcontextprotocol/clientCapabilities": {},
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "0"},
     }
-    name = "noyalib_set" if "value" in arguments else "noyalib_get"
+    name = "yaml_set" if "value" in arguments else "yaml_get"
     call = {"name": name, "arguments": arguments, "_meta": meta}
     headers = {
         "accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28",
@@ -240,7 +240,7 @@ def test_the_sdks_client_finds_the_issuer_gets_a_token_and_calls(
             httpx2.AsyncClient(auth=auth, timeout=30) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
-            result = await client.call_tool("noyalib_get", file)
+            result = await client.call_tool("yaml_get", file)
             assert result.is_error is False
         assert storage.tokens is not None
 

@@ -59,18 +59,18 @@ ATTACKS: list[tuple[str, dict[str, Any]]] = [
     ("documents_add", {"path": "DATA/linckia.toml"}),
     ("documents_add", {"path": "DATA", "recursive": True}),
     ("documents_add", {"path": "HOME/a.pem"}),
-    ("noyalib_set", {"file": "DATA/config.yaml", "path": "server.host", "value": "0.0.0.0"}),
-    ("noyalib_get", {"file": "HOME/data-link/config.yaml", "path": "server.host"}),
-    ("noyalib_get", {"file": "key.yaml", "path": "key"}),
+    ("yaml_set", {"file": "DATA/config.yaml", "path": "server.host", "value": "0.0.0.0"}),
+    ("yaml_get", {"file": "HOME/data-link/config.yaml", "path": "server.host"}),
+    ("yaml_get", {"file": "key.yaml", "path": "key"}),
     ("media_content", {"path": "DATA/services/graph/graph.db", "offset": 0, "limit": 100}),
     ("media_content", {"path": "DATA/logs/kernel.log", "offset": 0, "limit": 100}),
     ("media_content", {"path": "HOME/a.pem", "offset": 0, "limit": 100}),
-    ("inject_tags", {"file_path": "DATA/prompts/own.md", "tags": ["evil"]}),
-    ("inject_tags", {"file_path": "vault/note.md", "tags": ["evil"]}),
-    ("write_note", {"path": "DATA/prompts/own.md", "content": "evil", "overwrite": True}),
-    ("write_note", {"path": "vault/new/note.md", "content": "evil"}),
-    ("edit_note", {"path": "HOME/vault/note.md", "append": "evil"}),
-    ("rename_note", {"path": "note.md", "to": "vault/note.md"}),
+    ("notes_tag", {"file_path": "DATA/prompts/own.md", "tags": ["evil"]}),
+    ("notes_tag", {"file_path": "vault/note.md", "tags": ["evil"]}),
+    ("notes_write", {"path": "DATA/prompts/own.md", "content": "evil", "overwrite": True}),
+    ("notes_write", {"path": "vault/new/note.md", "content": "evil"}),
+    ("notes_edit", {"path": "HOME/vault/note.md", "append": "evil"}),
+    ("notes_rename", {"path": "note.md", "to": "vault/note.md"}),
     ("knowledge_ingest", {"paths": ["DATA/prompts"]}),
     ("index", {"root": "DATA"}),
     ("navigate", {"path": "DATA"}),
@@ -114,19 +114,19 @@ def test_restoring_next_to_linckia_s_folders_leaves_them_alone(kernel: RunningKe
 def test_nothing_is_moved_into_or_out_of_linckia_s_folders(
     kernel: RunningKernel, home: Path, source: str, target: str
 ) -> None:
-    moved = kernel.call("move-files", {"moves": [{"from": str(home / source), "to": str(home / target)}]})
+    moved = kernel.call("files_move", {"moves": [{"from": str(home / source), "to": str(home / target)}]})
     assert (moved["succeeded"], "may not be reached" in moved["results"][0]["error"]) == (0, True)
     assert (home / source).exists()
     if target != ".local/linckia/config.yaml2":
-        deleted = kernel.call("delete-files", {"paths": [str(home / source)], "force": True})
+        deleted = kernel.call("files_delete", {"paths": [str(home / source)], "force": True})
         assert (deleted["succeeded"], "may not be reached" in deleted["results"][0]["error"]) == (0, True)
 
 
 def test_trash_is_not_restored_into_linckia_s_folders(kernel: RunningKernel, home: Path) -> None:
     (home / "gone.toml").write_text('roots = ["/"]')
-    (thrown,) = kernel.call("delete-files", {"paths": [str(home / "gone.toml")]})["results"]
+    (thrown,) = kernel.call("files_delete", {"paths": [str(home / "gone.toml")]})["results"]
     target = str(kernel.data_dir / "prompts" / "evil.md")
-    came = kernel.call("restore-files", {"items": [{"trashId": thrown["trashId"], "to": target}]})
+    came = kernel.call("trash_restore", {"items": [{"trashId": thrown["trashId"], "to": target}]})
     assert "may not be reached" in came["results"][0]["error"]
     assert not Path(target).exists()
 
@@ -135,7 +135,7 @@ def test_nothing_in_linckia_s_folders_is_found(kernel: RunningKernel, home: Path
     listed = kernel.call("navigate", {"path": str(home)})["entries"]
     assert {entry["name"] for entry in listed} == {".local", "data-link", "key.yaml", "note.md"}
     assert kernel.call("navigate", {"path": str(home / ".local")})["entries"] == []
-    assert kernel.call("knowledge_status")["notes"] == 1
+    assert kernel.call("notes_status")["notes"] == 1
     kernel.call("documents_add", {"path": str(home), "recursive": True, "no_ignore": True})
     held = [document["path"] for document in kernel.call("documents_list", {})["documents"]]
     assert [path for path in held if path.startswith(str(home))] == [str(home / "note.md")]
@@ -147,14 +147,14 @@ def test_later_files_in_linckia_s_folders_are_not_found_either(kernel: RunningKe
     (home / "seen.md").write_text("# Seen\n")
     until_notes(kernel, 2)
     kernel.call("knowledge_ingest", {"vectors": False}, timeout_s=60)
-    assert kernel.call("knowledge_status")["notes"] == 2
+    assert kernel.call("notes_status")["notes"] == 2
     # Restore the state that the other tests expect.
     (home / "seen.md").unlink()
     until_notes(kernel, 1)
 
 
 def until_notes(kernel: RunningKernel, count: int) -> None:
-    wait_until(lambda: kernel.call("knowledge_status")["notes"] == count, said=lambda: kernel.call("knowledge_status"))
+    wait_until(lambda: kernel.call("notes_status")["notes"] == count, said=lambda: kernel.call("notes_status"))
 
 
 def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         assert kernel.status()["read_only_roots"] == [str(read)]
         kernel.call("documents_add", {"content": "x", "name": "x", "collection": "all"})
         for name, params in (
-            ("noyalib_set", {"file": "ROOT/f.yaml", "path": "a", "value": "2"}),
-            ("inject_tags", {"file_path": "ROOT/note.md", "tags": ["t"]}),
-            ("write_note", {"path": "ROOT/new.md", "content": "x"}),
-            ("edit_note", {"path": "ROOT/note.md", "append": "x"}),
+            ("yaml_set", {"file": "ROOT/f.yaml", "path": "a", "value": "2"}),
+            ("notes_tag", {"file_path": "ROOT/note.md", "tags": ["t"]}),
+            ("notes_write", {"path": "ROOT/new.md", "content": "x"}),
+            ("notes_edit", {"path": "ROOT/note.md", "append": "x"}),
             ("documents_restore", {"collection": "all", "output_directory": "ROOT/out"}),
             ("documents_get", {"name": "x", "outputPath": "ROOT/x"}),
         ):
@@ -180,9 +180,9 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
                 kernel.call(name, json.loads(json.dumps(params).replace("ROOT", str(read))))
             assert refused.value.failure["kind"] == "forbidden"
             kernel.call(name, json.loads(json.dumps(params).replace("ROOT", str(write))))
-        moved = kernel.call("move-files", {"moves": [{"from": str(read / "note.md"), "to": str(write / "n.md")}]})
+        moved = kernel.call("files_move", {"moves": [{"from": str(read / "note.md"), "to": str(write / "n.md")}]})
         assert "is read-only" in moved["results"][0]["error"]
-        assert "1" in json.dumps(kernel.call("noyalib_get", {"file": str(read / "f.yaml"), "path": "a"}))
+        assert "1" in json.dumps(kernel.call("yaml_get", {"file": str(read / "f.yaml"), "path": "a"}))
         # Who asks for a session that changes nothing gets no other.
         joined = subprocess.run(
             [sys.executable, "-m", "kernel.cli", "stdio", "--read-only", "--data", str(data)],
@@ -197,8 +197,8 @@ def test_a_read_only_kernel_refuses_all_changes_by_clients(tmp_path: Path) -> No
     root.mkdir()
     (root / "f.yaml").write_text("a: 1\n")
     calls: list[tuple[str, dict[str, Any]]] = [
-        ("noyalib_get", {"file": "f.yaml", "path": "a"}),
-        ("noyalib_set", {"file": "f.yaml", "path": "a", "value": "2"}),
+        ("yaml_get", {"file": "f.yaml", "path": "a"}),
+        ("yaml_set", {"file": "f.yaml", "path": "a", "value": "2"}),
         ("execute", {"operations": [{"op": "add", "params": {"content": "x", "name": "x"}}]}),
     ]
     with stdio_client(tmp_path / "data", str(root), "--read-only", services="documents,yaml") as client:

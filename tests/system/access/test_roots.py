@@ -15,7 +15,7 @@ SERVICES = ("knowledge", "retrieve", "watch", "files", "yaml", "documents")
 
 def reads(kernel: RunningKernel, id_: str) -> bool:
     try:
-        return bool(kernel.call("read_node_content", {"id": id_})["text"])
+        return bool(kernel.call("notes_read", {"id": id_})["text"])
     except CallFailed:
         return False
 

@@ -16,18 +16,18 @@ def test_a_new_token_of_the_same_name_has_no_tasks_timers_or_answers_of_the_old_
     with running(data, [root], options=HTTP, services=["echo", "yaml", "tasks"], token=True) as kernel:
         former = HttpClient(kernel, create(kernel, "ci"))
         write = {"file": str(root / "secret.yaml"), "path": "list", "value": "x"}
-        started = former.tool("task_start", {"operation": "mcp_echo", "arguments": {"message": "hidden"}}).json
+        started = former.tool("tasks_start", {"operation": "mcp_echo", "arguments": {"message": "hidden"}}).json
         task = started["result"]["structuredContent"]["id"]
-        assert former.tool("task_wait", {"id": task}).json["result"]["structuredContent"]["state"] == "completed"
+        assert former.tool("tasks_wait", {"id": task}).json["result"]["structuredContent"]["state"] == "completed"
         timer = {"operation": "mcp_echo", "arguments": {"message": "hidden"}, "cron": "0 3 * * *"}
         assert "cron" in former.tool("schedule", timer).text
         token_command(kernel, "revoke", "ci")
         again = HttpClient(kernel, create(kernel, "ci", "--read-only"))
-        assert again.tool("task_list").json["result"]["structuredContent"] == {"tasks": [], "total": 0}
-        refused = again.tool("task_get", {"id": task})
+        assert again.tool("tasks_list").json["result"]["structuredContent"] == {"tasks": [], "total": 0}
+        refused = again.tool("tasks_get", {"id": task})
         assert "there is no task" in refused.text
         assert "hidden" not in refused.text
-        assert again.tool("schedule_list").json["result"]["structuredContent"] == {"timers": []}
+        assert again.tool("timers_list").json["result"]["structuredContent"] == {"timers": []}
         # A key counts for one token only.
         call = {"name": "yaml_append", "arguments": write}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}

@@ -11,10 +11,10 @@ from tests.system.access.tokens import Answer, HttpClient
 NAMES: dict[str, Any] = {
     "message": "zebra", "query": "zebra", "pattern": "zebra", "context": "zebra stripes", "name": "zebras",
     "id": "zebra", "source": "zebra", "target": "zebra", "topic": "zebra", "document_name": "note.md", "hash": "0" * 64,
-    "tags": ["stripes"], "date_range": "last year", "texts": ["zebra"], "jobId": "1", "steps": [{"op": "describe"}],
+    "tags": ["stripes"], "date_range": "last year", "texts": ["zebra"], "jobId": "1", "steps": [{"op": "ops_describe"}],
     "parent": "zebras", "child": "zebras", "metric": "size", "field": "name", "value": "note.md", "preferences": {},
     "url": "http://localhost/zebra", "body": "{}", "collection": "zebras",
-    "text": "zebra", "content": "zebra",
+    "text": "zebra", "content": "zebra", "service": "zebra",
 }  # fmt: skip
 """Values of required parameters, whichever operation has them."""
 
@@ -25,8 +25,9 @@ PATHS = {"path": "", "root": "", "file": "/plain.yaml", "file_path": "/note.md",
 YAML: dict[str, dict[str, Any]] = {
     "": {"path": "key", "value": "1", "key": "other", "schema": {}, "dry_run": True},
     "yaml_append": {"path": "list"},
+    "yaml_merge": {"path": "", "values": {"key": "1"}},
     "yaml_validate": {"path": None, "dry_run": None},
-    "noyalib_get": {"dry_run": None},
+    "yaml_get": {"dry_run": None},
     "yaml_get_comments": {"dry_run": None},
     "yaml_edit": {"edits": [{"op": "set", "path": "key", "value": "1"}]},
 }
@@ -38,7 +39,7 @@ def special(root: str) -> dict[str, dict[str, Any]]:
     paths = [f"{root}/note.md"]
     edit = {"file": f"{root}/plain.yaml", "path": "key", "value": "1", "dry_run": True}
     return {
-        "documents_compare_snapshots": {"before": "x", "after": "x"},
+        "documents_compare": {"before": "x", "after": "x"},
         "documents_add": {"path": f"{root}/note.md"},
         "documents_get": {"name": "note.md"},
         "documents_delete": {"name": "note.md", "dry_run": True},
@@ -50,39 +51,43 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "documents_session_start": {"label": "x"},
         "documents_session_watch": {"root": root},
         "documents_restore": {"output_directory": f"{root}/sub", "collection": "x", "dry_run": True},
-        "move-files": {"moves": [{"from": f"{root}/note.md", "to": f"{root}/moved.md"}], "dryRun": True},
-        "rename-files": {"renames": [{"from": f"{root}/note.md", "to": f"{root}/renamed.md"}], "dryRun": True},
-        "delete-files": {"paths": paths, "dryRun": True},
-        "read-file": {"path": f"{root}/note.md"},
-        "edit-file": {"path": f"{root}/note.md", "edits": [{"old": "zebra", "new": "zebra", "all": True}]},
-        "write-file": {"path": f"{root}/written.txt", "content": "zebra"},
-        "restore-files": {"paths": paths, "dryRun": True},
+        "files_move": {"moves": [{"from": f"{root}/note.md", "to": f"{root}/moved.md"}], "dryRun": True},
+        "files_copy": {"copies": [{"from": f"{root}/note.md", "to": f"{root}/copy.md"}], "dryRun": True},
+        "folders_create": {"paths": [f"{root}/made"], "dryRun": True},
+        "files_diff": {"before": {"path": f"{root}/note.md"}, "after": {"path": f"{root}/plain.yaml"}},
+        "files_rename": {"renames": [{"from": f"{root}/note.md", "to": f"{root}/renamed.md"}], "dryRun": True},
+        "files_delete": {"paths": paths, "dryRun": True},
+        "files_read": {"path": f"{root}/note.md"},
+        "files_edit": {"path": f"{root}/note.md", "edits": [{"old": "zebra", "new": "zebra", "all": True}]},
+        "files_write": {"path": f"{root}/written.txt", "content": "zebra"},
+        "trash_restore": {"paths": paths, "dryRun": True},
+        "changes_undo": {"path": root, "dry_run": True},
         "files_job": {"id": "1"},
         "media_content": {"path": f"{root}/note.md"},
         "files_node_metadata": {"path": f"{root}/note.md"[1:]},
         "files_node_thumbnail": {"path": f"{root}/note.md"[1:]},
         "files_node": {"path": root[1:]},
-        "inspect": {"path": f"{root}/note.md"},
-        "plan-create": {"name": "zebras", "sources": [source], "outcomes": []},
-        "query-create": {"name": "zebras", "query": {}},
-        "source-create": {"name": "zebras", "type": "manual", "path": root},
-        "resource-set-modify": {"name": "zebras", "operation": "add", "paths": paths},
-        "resource-metric-range": {"name": "zebras", "metric": "size", "min": 0},
-        "resource-time-range": {"name": "zebras", "field": "mtime"},
-        "execute": {"operations": [{"op": "noyalib_set", "params": edit}]},
-        "query": {"steps": [{"op": "noyalib_get", "params": {"file": f"{root}/plain.yaml", "path": "key"}}]},
-        "collection_upsert": {"collection": "zebras", "documents": [{"id": "a", "text": "zebra"}]},
-        "collection_search": {"collection": "zebras", "query": "zebra"},
-        "collection_delete": {"collection": "zebras", "ids": ["a"]},
+        "files_inspect": {"path": f"{root}/note.md"},
+        "plans_create": {"name": "zebras", "sources": [source], "outcomes": []},
+        "queries_create": {"name": "zebras", "query": {}},
+        "sources_create": {"name": "zebras", "type": "manual", "path": root},
+        "sets_modify": {"name": "zebras", "operation": "add", "paths": paths},
+        "sets_metric_range": {"name": "zebras", "metric": "size", "min": 0},
+        "sets_time_range": {"name": "zebras", "field": "mtime"},
+        "ops_execute": {"operations": [{"op": "yaml_set", "params": edit}]},
+        "ops_query": {"steps": [{"op": "yaml_get", "params": {"file": f"{root}/plain.yaml", "path": "key"}}]},
+        "collections_upsert": {"collection": "zebras", "documents": [{"id": "a", "text": "zebra"}]},
+        "collections_search": {"collection": "zebras", "query": "zebra"},
+        "collections_delete": {"collection": "zebras", "ids": ["a"]},
         "transcript_ingest": {"body": "e30="},
-        "write_note": {"path": f"{root}/written.md", "content": "zebra"},
-        "edit_note": {"path": f"{root}/note.md", "append": "zebra"},
-        "rename_note": {"path": f"{root}/note.md", "to": f"{root}/renamed.md", "dry_run": True},
-        "update_memory": {"id": "0" * 12, "text": "zebra"},
-        "forget": {"id": "0" * 12},
-        "session": {},
-        "task_start": {"operation": "mcp_echo", "arguments": {"message": "zebra"}},
-        "schedule": {"operation": "mcp_echo", "arguments": {"message": "zebra"}, "at": "1 h"},
+        "notes_write": {"path": f"{root}/written.md", "content": "zebra"},
+        "notes_edit": {"path": f"{root}/note.md", "append": "zebra"},
+        "notes_rename": {"path": f"{root}/note.md", "to": f"{root}/renamed.md", "dry_run": True},
+        "memory_update": {"id": "0" * 12, "text": "zebra"},
+        "memory_forget": {"id": "0" * 12},
+        "documents_session": {},
+        "tasks_start": {"operation": "mcp_echo", "arguments": {"message": "zebra"}},
+        "timers_create": {"operation": "mcp_echo", "arguments": {"message": "zebra"}, "at": "1 h"},
     }  # fmt: skip
 
 
@@ -105,11 +110,11 @@ def call(client: HttpClient, op: Operation[object], arguments: dict[str, Any]) -
             return client.tool(op.name, arguments)
         case Role.STEP if op.step.startswith("session."):
             action = {"action": op.step.removeprefix("session."), "params": arguments}
-            return client.tool("session", action)
+            return client.tool("documents_session", action)
         case Role.STEP if op.access.value == "read":
-            return client.tool("query", {"steps": [{"op": op.name, "params": arguments}]}, surface="compact")
+            return client.tool("ops_query", {"steps": [{"op": op.name, "params": arguments}]}, surface="compact")
         case Role.STEP:
-            return client.tool("execute", {"operations": [{"op": op.name, "params": arguments}]}, surface="compact")
+            return client.tool("ops_execute", {"operations": [{"op": op.name, "params": arguments}]}, surface="compact")
         case Role.PROMPT:
             return client.rpc("prompts/get", {"name": op.name, "arguments": arguments})
         case Role.RESOURCE:

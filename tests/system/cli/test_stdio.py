@@ -105,7 +105,7 @@ def test_a_session_survives_the_deaths_of_its_kernels(data: Path, root: Path) ->
             # Some are answered, some are with a service, some are still in the pipe.
             for call in range(20):
                 arguments = {"file": str(root / "settings.yaml"), "path": "retries"}
-                params = {"name": "noyalib_get", "arguments": arguments}
+                params = {"name": "yaml_get", "arguments": arguments}
                 message = {"jsonrpc": "2.0", "id": 100 * number + call, "method": "tools/call", "params": params}
                 client.send(message)
             time.sleep(chance.uniform(0, 0.03))
@@ -152,10 +152,13 @@ def test_a_kernel_under_a_service_manager_is_waited_for(kernel: RunningKernel, d
 
 def test_serve_takes_over_from_a_client_s_kernel_and_the_session_continues(data: Path, root: Path) -> None:
     (root / "settings.yaml").write_text("retries: 3\n")
-    params = {"name": "noyalib_get", "arguments": {"file": str(root / "settings.yaml"), "path": "retries"}}
+    arguments = {"file": str(root / "settings.yaml"), "path": "retries"}
+    params = {"name": "yaml_get", "arguments": arguments}
     with stdio_client(data, str(root)) as client:
         client.initialize()
         first = kernel_pid(data)
+        # A service that has not started yet when its kernel ends refuses its calls.
+        assert client.call(2, "yaml_get", **arguments)["isError"] is False
         for call in range(20):
             client.send({"jsonrpc": "2.0", "id": 100 + call, "method": "tools/call", "params": params})
         # That one serves no HTTP, so the URL is the new one's.

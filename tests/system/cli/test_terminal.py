@@ -213,7 +213,7 @@ def test_global_options_may_precede_the_command(kernel: RunningKernel) -> None:
         (["statsu"], 2, "did you mean status?"),
         (["ls", "nope"], 1, "linckia ls: no document is stored at or below nope"),
         (["cat", "nope"], 1, "linckia cat: Document not found"),
-        (["tools", "noyalib_gt"], 1, "did you mean noyalib_get"),
+        (["tools", "noyalib_gt"], 1, "did you mean yaml_get"),
         (["logs", "ech"], 1, "linckia logs: no log of 'ech'"),
         (["import-transcripts", "/nowhere", "/nothing"], 1, "linckia import-transcripts: /nothing does not exist"),
     ],
@@ -278,6 +278,6 @@ def test_logs_as_json_have_a_message_on_each_line(kernel: RunningKernel) -> None
 
 
 def test_one_operation_is_explained_with_an_example(kernel: RunningKernel) -> None:
-    told = linckia(kernel.data_dir, "tools", "noyalib_get").stdout
+    told = linckia(kernel.data_dir, "tools", "yaml_get").stdout
     assert "file       string   required" in told
-    assert """linckia call noyalib_get '{"file":""" in told
+    assert """linckia call yaml_get '{"file":""" in told

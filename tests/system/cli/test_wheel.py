@@ -209,7 +209,7 @@ def test_installed_beside_proto_plus_both_work_and_either_goes_alone(installed: 
 
         def found() -> list[str] | None:
             assert kernel.poll() is None
-            asked = [str(linckia), "call", "--data", str(data), "search_documents", '{"query": "hovering kestrel"}']
+            asked = [str(linckia), "call", "--data", str(data), "notes_search", '{"query": "hovering kestrel"}']
             done = subprocess.run(asked, cwd=root, env=outside(), capture_output=True, text=True, check=False)
             answer = json.loads(done.stdout) if done.returncode == 0 else {"results": []}
             # The model's weights are in a dependency, so a search by meaning has read that inside the sandbox.

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.configure.data_format import program
+from kernel.cli.care.data_format import program
 from proto.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until
@@ -90,10 +90,10 @@ class Ledger:
             case "document":
                 return "documents_add", {"name": key, "content": f"document {key}\n" * 20}
             case "set":
-                return "resource-set-create", {"name": key}
+                return "sets_create", {"name": key}
             case _:
                 (self.root / f"{key}.txt").write_text(f"file {key}\n")
-                return "delete-files", {"paths": [str(self.root / f"{key}.txt")]}
+                return "files_delete", {"paths": [str(self.root / f"{key}.txt")]}
 
     def check(self, kernel: RunningKernel, at: float) -> None:
         """All that was acknowledged before `at` is there, whole; nothing is that was asked for after it."""
@@ -121,11 +121,11 @@ def found(kernel: RunningKernel, root: Path) -> dict[str, set[str]]:
         documents.add(each["name"])
         assert each["hash"] == hashlib.sha256((f"document {each['name']}\n" * 20).encode()).hexdigest()
     assert not kernel.call("documents_verify", {})["damaged"]
-    sets = {each["name"] for each in kernel.call("resource-set-list")["resource_sets"]}
-    trash = {Path(each["path"]).stem: each["trashId"] for each in kernel.call("list-trash", {"limit": 10_000})["items"]}
+    sets = {each["name"] for each in kernel.call("sets_list")["resource_sets"]}
+    trash = {Path(each["path"]).stem: each["trashId"] for each in kernel.call("trash_list", {"limit": 10_000})["items"]}
     for key in sorted(trash)[:3]:
         (root / f"{key}.txt").unlink(missing_ok=True)
-        kernel.call("restore-files", {"items": [{"trashId": trash[key]}]})
+        kernel.call("trash_restore", {"items": [{"trashId": trash[key]}]})
         assert (root / f"{key}.txt").read_text() == f"file {key}\n"
     return {"turn": turns, "document": documents, "set": sets, "trash": set(trash)}
 

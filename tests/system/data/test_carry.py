@@ -81,38 +81,38 @@ def _transcripts(kernel: RunningKernel) -> None:
     first = post(kernel, ["Which animal grows back an arm?"], "A sea star.", system="Be brief.")
     post(kernel, ["Which animal grows back an arm?", "A sea star.", "Which one?"], "Linckia.")
     post(kernel, ["Which animal grows back an arm?", "A sea star.", "How long?"], "A year.")
-    kernel.call("transcript_delete", {"hash": first})
-    kernel.call("transcript_delete", {"hash": post(kernel, ["a secret"], "kept"), "bar": True})
+    kernel.call("chats_delete", {"hash": first})
+    kernel.call("chats_delete", {"hash": post(kernel, ["a secret"], "kept"), "bar": True})
     post(kernel, ["Another one"], "Yes.", system="Be brief.")
 
 
 def _files(kernel: RunningKernel, root: Path) -> None:
     kernel.call("index", {"root": str(root), "async": False})
     for name in ("above", "below"):
-        kernel.call("resource-set-create", {"name": name, "description": f"{name} it"})
-    kernel.call("resource-set-add-child", {"parent": "above", "child": "below"})
+        kernel.call("sets_create", {"name": name, "description": f"{name} it"})
+    kernel.call("sets_add_child", {"parent": "above", "child": "below"})
     paths = [str(root / "a.txt"), str(root / "large.bin")]
-    kernel.call("resource-set-modify", {"name": "below", "operation": "add", "paths": paths})
-    kernel.call("query-create", {"name": "texts", "query": {"extension": "txt", "min_size": 1}})
-    kernel.call("source-create", {"name": "root", "type": "manual", "path": str(root)})
+    kernel.call("sets_modify", {"name": "below", "operation": "add", "paths": paths})
+    kernel.call("queries_create", {"name": "texts", "query": {"extension": "txt", "min_size": 1}})
+    kernel.call("sources_create", {"name": "root", "type": "manual", "path": str(root)})
     sources = [{"type": "query", "config": {"query": "texts"}}]
     outcomes = [{"type": "selection_set", "selectionSetName": "above"}]
     conditions = {"type": "size", "minSize": 1}
-    kernel.call("plan-create", {"name": "p", "sources": sources, "outcomes": outcomes, "conditions": conditions})
-    kernel.call("plan-execute", {"name": "p"})
-    while kernel.call("plan-get", {"name": "p"})["executions"][0]["status"] == "running":
+    kernel.call("plans_create", {"name": "p", "sources": sources, "outcomes": outcomes, "conditions": conditions})
+    kernel.call("plans_execute", {"name": "p"})
+    while kernel.call("plans_get", {"name": "p"})["executions"][0]["status"] == "running":
         time.sleep(0.01)
-    kernel.call("plan-update", {"name": "p", "status": "paused"})
+    kernel.call("plans_update", {"name": "p", "status": "paused"})
 
 
 def _collections(kernel: RunningKernel) -> None:
-    kernel.call("collection_create", {"collection": "texts"})
-    kernel.call("collection_create", {"collection": "vectors", "dimensions": 3})
-    kernel.call("collection_create", {"collection": "empty"})
+    kernel.call("collections_create", {"collection": "texts"})
+    kernel.call("collections_create", {"collection": "vectors", "dimensions": 3})
+    kernel.call("collections_create", {"collection": "empty"})
     texts = [{"id": f"t{n}", "text": f"ticket {n}\n\n" * 300, "payload": {"n": n, "open": True}} for n in range(3)]
-    kernel.call("collection_upsert", {"collection": "texts", "documents": texts})
+    kernel.call("collections_upsert", {"collection": "texts", "documents": texts})
     vectors = [{"id": f"v{n}", "vector": [n + 0.1, -1, 7e3], "text": "named" if n else ""} for n in range(150)]
-    kernel.call("collection_upsert", {"collection": "vectors", "documents": vectors})
+    kernel.call("collections_upsert", {"collection": "vectors", "documents": vectors})
 
 
 def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Path], tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
         assert linckia(tmp_path / "data", "import", str(one)).count(" 0 new rows") == 2
         linckia(tmp_path / "data", "export", str(tmp_path / "two"))
         assert contents(tmp_path / "two") == contents(one)
-        assert [run["status"] for run in other.call("plan-get", {"name": "p"})["executions"]] == ["completed"]
-        nearest = other.call("collection_search", {"collection": "vectors", "vector": [149.1, -1, 7e3], "limit": 1})
+        assert [run["status"] for run in other.call("plans_get", {"name": "p"})["executions"]] == ["completed"]
+        nearest = other.call("collections_search", {"collection": "vectors", "vector": [149.1, -1, 7e3], "limit": 1})
         assert [hit["id"] for hit in nearest["hits"]] == ["v149"]
         # It is not data alone: it is found, restored, and kept out.
-        (snapshot,) = (s for s in other.call("documents_list_snapshots")["snapshots"] if s["label"] == "one")
+        (snapshot,) = (s for s in other.call("documents_snapshots")["snapshots"] if s["label"] == "one")
         out = root / "restored"
         other.call("documents_restore", {"snapshot_id": snapshot["id"], "output_directory": str(out)})
         assert (out / "a.txt").read_text() == "as it was"
@@ -164,7 +164,7 @@ def test_invalid_exports_are_refused_and_nothing_is_overwritten(
     made: tuple[RunningKernel, Path], tmp_path: Path
 ) -> None:
     kernel, _ = made
-    sets = kernel.call("resource-set-list")["resource_sets"]
+    sets = kernel.call("sets_list")["resource_sets"]
     (tmp_path / "mine").write_text("mine")
     assert "already exists" in linckia(kernel.data_dir, "export", str(tmp_path), code=1)
     assert "is not a Linckia export" in linckia(kernel.data_dir, "import", str(tmp_path), code=2)
@@ -176,7 +176,7 @@ def test_invalid_exports_are_refused_and_nothing_is_overwritten(
     assert "sets.jsonl, line 2" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
     (tmp_path / "files" / "sets.jsonl").write_text("[1]\n")
     assert "does not match its README.md" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
-    assert kernel.call("resource-set-list")["resource_sets"] == sets
+    assert kernel.call("sets_list")["resource_sets"] == sets
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -237,7 +237,7 @@ INSERT INTO queries VALUES('big', NULL, 'file_filter', '{"minSize": 10, "extensi
 INSERT INTO plans VALUES('sort', 'd', 'oneshot', 'disabled', 'manual',
     '[{"type": "query", "source_ref": "big"}, {"type": "selection_set", "source_ref": "old"}]',
     '{"type": "size", "minSize": 1}',
-    '[{"tool": "resource-set-modify", "arguments": {"name": "old", "operation": "add", "paths": ["{{entry.path}}"]}}]'),
+    '[{"tool": "sets_modify", "arguments": {"name": "old", "operation": "add", "paths": ["{{entry.path}}"]}}]'),
     ('hook', '', 'oneshot', 'active', 'on_add', '[]', NULL, '[]');
 """
 
@@ -258,13 +258,13 @@ def test_the_sets_and_plans_of_the_space_browser(made: tuple[RunningKernel, Path
     said = linckia(kernel.data_dir, "import", "--from", "space-browser", str(file), code=1)
     for left in ("'script' is left out", "'hook' is left out", "source 't' is left out", "1 entries of resource sets"):
         assert left in said
-    older = kernel.call("resource-set-get", {"name": "older", "include_entries": True})
+    older = kernel.call("sets_get", {"name": "older", "include_entries": True})
     assert (older["parents"], [entry["path"] for entry in older["entries"]]) == (["old"], paths[:1])
-    assert kernel.call("source-get", {"name": "s"})["debounce_ms"] == 50
-    assert kernel.call("plan-get", {"name": "sort"})["status"] == "disabled"
-    assert kernel.call("query-execute", {"name": "big"})["entries"][0]["path"].endswith(".bin")
-    before = kernel.call("resource-set-list")
+    assert kernel.call("sources_get", {"name": "s"})["debounce_ms"] == 50
+    assert kernel.call("plans_get", {"name": "sort"})["status"] == "disabled"
+    assert kernel.call("queries_execute", {"name": "big"})["entries"][0]["path"].endswith(".bin")
+    before = kernel.call("sets_list")
     assert "0 were created, 0 entries" in linckia(
         kernel.data_dir, "import", "--from", "space-browser", str(file), code=1
     )
-    assert kernel.call("resource-set-list")["total"] == before["total"]
+    assert kernel.call("sets_list")["total"] == before["total"]

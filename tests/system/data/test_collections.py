@@ -113,7 +113,7 @@ def test_no_acknowledged_upsert_is_lost_whatever_kills_the_service(kernel: Runni
                 ids = [f"{which}-{n % 150}-{part}" for part in range(3)]
                 text = f"edition {n // 150} of batch {n}"
                 documents = [{"id": id_, "text": text, "vector": [n % 7 + 1, 1, 1, 1]} for id_ in ids]
-                answer = await client.call("collection_upsert", {"collection": "ledger", "documents": documents})
+                answer = await client.call("collections_upsert", {"collection": "ledger", "documents": documents})
                 assert answer.failure is None, answer.failure
                 acknowledged.update(dict.fromkeys(ids, text))
                 n += 1
@@ -160,7 +160,7 @@ def test_a_restored_backup_has_clients_collections(kernel: RunningKernel, own: H
         assert ended.returncode == 0, ended.stderr
     with running(tmp_path / "again", services=SERVICES) as restored:
         wait_until(lambda: "kept" in restored.service("retrieve")["info"].get("collections of clients", ""))
-        found = restored.call("collection_search", {"collection": "kept", "vector": [1, 0]})
+        found = restored.call("collections_search", {"collection": "kept", "vector": [1, 0]})
         (hit,) = found["hits"]
         assert (hit["id"], hit["text"], hit["payload"]) == ("a", "red apples", {"colour": "red"})
         assert round(hit["similarity"], 3) == 1

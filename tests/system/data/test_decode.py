@@ -78,7 +78,7 @@ def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: 
         read = kernel.call("documents_get", {"name": "good.pdf", "include_content": True})
         assert (read["content"], read["content_source"]) == ("The sea star regrows", "extracted_text")
         for name, begins in (("good.pdf", "The sea star regrows"), ("report.docx", "# Annual report")):
-            text = kernel.call("read-file", {"path": str(root / name)})
+            text = kernel.call("files_read", {"path": str(root / name)})
             assert (text["text"].split("\n")[0], text["source"]) == (begins, "extracted_text")
         for name in ("bomb.pdf", "bomb.xlsx", "bomb.docx"):
             kept = kernel.call("documents_get", {"name": name, "outputPath": str(root / "kept")})

@@ -29,6 +29,8 @@ NOT_RUN = {
     "restore-backup": "needs the backup of the page; the tutorial does",
     "import": "needs an export; the system tests of it have one",
     "import-transcripts": "needs conversations; the system tests of it have some",
+    "resume": "needs conversations; the system tests of it have some",
+    "export-chat": "needs conversations; the system tests of it have some",
     "reembed": "needs a cluster; the system test of it starts one",
     "migrate": "needs a PostgreSQL server; tests of stores start one",
 }

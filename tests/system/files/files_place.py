@@ -17,6 +17,7 @@ import trio
 from mcp.client import Client
 from PIL import Image
 
+from proto.vocabulary import current_name
 from tests.system.running import REPOSITORY
 from tests.unit.files.rig import OnDisk
 from tests.unit.media.test_media import video
@@ -57,7 +58,7 @@ class Place:
         self.called: set[str] = set()
 
     async def __call__(self, tool: str, **arguments: Any) -> Any:
-        self.called.add(tool)
+        self.called.add(current_name(tool))
         result = await self._client.call_tool(tool, arguments)
         assert not result.is_error, (tool, result.content)
         return result.structured_content
@@ -71,7 +72,7 @@ class Place:
         return content.text
 
     async def content(self, tool: str, **arguments: Any) -> list[Any]:
-        self.called.add(tool)
+        self.called.add(current_name(tool))
         result = await self._client.call_tool(tool, arguments)
         assert not result.is_error, (tool, result.content)
         return list(result.content)

@@ -108,18 +108,18 @@ def test_preferences_belong_to_the_session(kernel: RunningKernel) -> None:
             ):
                 clients = {"one": one, "two": two, "three": three}
                 for name, client in clients.items():
-                    await answer(client, "session-set-preferences", preferences={"default_sort": name})
-                await answer(one, "session-set-preferences", preferences={"show_hidden": True})
+                    await answer(client, "preferences_set", preferences={"default_sort": name})
+                await answer(one, "preferences_set", preferences={"show_hidden": True})
                 kernel.kill("files")
                 kernel.wait_ready("files")
                 found = {
-                    name: (await answer(client, "session-info"))["preferences"] for name, client in clients.items()
+                    name: (await answer(client, "preferences_get"))["preferences"] for name, client in clients.items()
                 }
                 assert found == {
                     "one": {"default_sort": "one", "show_hidden": True},
                     "two": {"default_sort": "two"},
                     "three": {"default_sort": "three"},
                 }
-        assert kernel.call("session-info")["preferences"] == {}
+        assert kernel.call("preferences_get")["preferences"] == {}
 
     anyio.run(main)

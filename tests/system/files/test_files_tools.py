@@ -18,6 +18,7 @@ import pytest
 from mcp.client import Client
 from PIL import Image
 
+from proto.vocabulary import current_name
 from tests.system.files.files_place import (
     DAY_S,
     PHOTOS,
@@ -62,18 +63,18 @@ async def indexing(at: Place) -> None:
     started = await at("index", root=at.checkout, force=True)
 
     async def ended() -> Any:
-        job = await at("job-progress", jobId=str(started["jobId"]))
+        job = await at("jobs_progress", jobId=str(started["jobId"]))
         return job if "finishedAt" in job else None
 
     job = await at.until(ended)
     assert (job["status"], job["progress"], job["files"]) == ("completed", 100, len(at.files(at.checkout)))
-    assert started["jobId"] in {each["jobId"] for each in (await at("list-jobs", status="completed"))["jobs"]}
-    assert "it is already completed" in await at.refused("cancel-job", jobId=started["jobId"])
+    assert started["jobId"] in {each["jobId"] for each in (await at("jobs_list", status="completed"))["jobs"]}
+    assert "it is already completed" in await at.refused("jobs_cancel", jobId=started["jobId"])
     # One that may have ended by itself before it hears of it, and then is an error as well.
     another = (await at("index", root=at.folder, force=True))["jobId"]
-    at.called.add("cancel-job")
-    cancelled = await at._client.call_tool("cancel-job", {"jobId": another})
-    status = (await at("job-progress", jobId=another))["status"]
+    at.called.add("jobs_cancel")
+    cancelled = await at._client.call_tool("jobs_cancel", {"jobId": another})
+    status = (await at("jobs_progress", jobId=another))["status"]
     assert status == ("completed" if cancelled.is_error else "cancelled")
     assert "does not exist" in await at.refused("index", root=f"{at.folder}/nothing", **{"async": False})
     assert "outside the roots" in await at.refused("index", root="/etc", **{"async": False})
@@ -110,42 +111,42 @@ async def reading(at: Place) -> None:
     link = await at("inspect", path=f"{at.checkout}/latest")
     assert (link["kind"], link["target"]) == ("symlink", "services")
 
-    diagnosis = await at("db-diagnose")
+    diagnosis = await at("files_diagnose")
     assert diagnosis["integrity_check"] == "ok"
     assert (diagnosis["orphaned_entries"], diagnosis["wrong_sums"]) == (0, 0)
-    await at("session-set-preferences", preferences={"sort": "name"})
-    session = await at("session-info")
+    await at("preferences_set", preferences={"sort": "name"})
+    session = await at("preferences_get")
     assert (session["preferences"]["sort"], session["entry_count"]) == ("name", diagnosis["entry_count"])
 
 
 async def sets(at: Place) -> None:
     code, media, both = "code", "media", "both"
     for name in (code, media, both):
-        assert (await at("resource-set-create", name=name, description="d"))["entry_count"] == 0
+        assert (await at("sets_create", name=name, description="d"))["entry_count"] == 0
     sources = [path for path in at.files(at.checkout) if path.endswith(".py")]
     photos = list(at.files(at.photos))
-    assert (await at("resource-set-modify", name=code, operation="add", paths=sources))["changed"] == len(sources)
-    assert (await at("resource-set-modify", name=media, operation="add", paths=photos))["changed"] == len(photos)
-    gone = await at("resource-set-modify", name=media, operation="remove", paths=[f"{at.photos}/linked.jpg"])
+    assert (await at("sets_modify", name=code, operation="add", paths=sources))["changed"] == len(sources)
+    assert (await at("sets_modify", name=media, operation="add", paths=photos))["changed"] == len(photos)
+    gone = await at("sets_modify", name=media, operation="remove", paths=[f"{at.photos}/linked.jpg"])
     assert (gone["changed"], gone["entry_count"]) == (1, len(photos) - 1)
     for child in (code, media):
-        assert (await at("resource-set-add-child", parent=both, child=child))["changed"]
-    assert "cycle" in (await at.refused("resource-set-add-child", parent=code, child=both)).lower()
-    assert {each["name"] for each in (await at("resource-set-list"))["resource_sets"]} >= {code, media, both}
-    details = await at("resource-set-get", name=code, include_entries=True, limit=10)
+        assert (await at("sets_add_child", parent=both, child=child))["changed"]
+    assert "cycle" in (await at.refused("sets_add_child", parent=code, child=both)).lower()
+    assert {each["name"] for each in (await at("sets_list"))["resource_sets"]} >= {code, media, both}
+    details = await at("sets_get", name=code, include_entries=True, limit=10)
     assert (paths_of(details), details["parents"]) == (sorted(sources)[:10], [both])
     assert details["total_size"] == sum(size_of(path) for path in sources)
-    below = await at("resource-children", name=both, include_entries=True)
+    below = await at("sets_children", name=both, include_entries=True)
     assert {each["name"]: each["entry_count"] for each in below["children"]} == {
         code: len(sources), media: len(photos) - 1,
     }  # fmt: skip
-    assert [each["name"] for each in (await at("resource-parent", name=media))["parents"]] == [both]
+    assert [each["name"] for each in (await at("sets_parents", name=media))["parents"]] == [both]
 
     members = {path: os.lstat(path) for path in (*sources, *photos) if not path.endswith("linked.jpg")}
-    total = await at("resource-sum", name=both, metric="size")
+    total = await at("sets_sum", name=both, metric="size")
     assert total["value"] == sum(status.st_size for status in members.values())
     assert sum(part["value"] for part in total["breakdown"]) == total["value"]
-    assert (await at("resource-sum", name=both, metric="files"))["value"] == len(members)
+    assert (await at("sets_sum", name=both, metric="files"))["value"] == len(members)
 
     async def found(tool: str, **arguments: Any) -> set[str]:
         answer = await at(tool, name=both, include_children=True, **arguments)
@@ -158,60 +159,60 @@ async def sets(at: Place) -> None:
     year_ago = time.time() - 365 * DAY_S
     expected = of(lambda path, status: status.st_mtime <= year_ago)
     assert f"{at.checkout}/services/files/index/tree.py" in expected
-    assert await found("resource-time-range", field="mtime", max=year_ago) == expected
+    assert await found("sets_time_range", field="mtime", max=year_ago) == expected
     expected = of(lambda path, status: 1000 <= status.st_size <= 5000)
-    assert await found("resource-metric-range", metric="size", min=1000, max=5000) == expected
-    assert await found("resource-metric-range", metric="links", min=2) == of(lambda path, status: status.st_nlink > 1)
-    assert await found("resource-is", field="extension", value=".JPG") == of(lambda path, _: path.endswith(".jpg"))
+    assert await found("sets_metric_range", metric="size", min=1000, max=5000) == expected
+    assert await found("sets_metric_range", metric="links", min=2) == of(lambda path, status: status.st_nlink > 1)
+    assert await found("sets_match", field="extension", value=".JPG") == of(lambda path, _: path.endswith(".jpg"))
     for mode, pattern, matches in NAMES:
         expected = {path for path in members if matches(path.rpartition("/")[2])}
         assert expected, pattern
-        assert await found("resource-fuzzy-match", field="name", pattern=pattern, mode=mode) == expected, pattern
-    searched = await at("resource-search", name=both, extension="py", min_size=9000, include_children=True, limit=1000)
+        assert await found("sets_fuzzy_match", field="name", pattern=pattern, mode=mode) == expected, pattern
+    searched = await at("sets_search", name=both, extension="py", min_size=9000, include_children=True, limit=1000)
     sized = [entry["size"] for entry in searched["entries"]]
     assert sized == sorted(sized, reverse=True)
     assert set(paths_of(searched)) == of(lambda path, status: path.endswith(".py") and status.st_size >= 9000)
 
-    assert (await at("resource-set-remove-child", parent=both, child=media))["changed"]
-    await at.refused("resource-set-remove-child", parent=both, child=media)
-    await at("resource-set-delete", name=media)
-    assert code in await at.refused("resource-set-get", name=media)
+    assert (await at("sets_remove_child", parent=both, child=media))["changed"]
+    await at.refused("sets_remove_child", parent=both, child=media)
+    await at("sets_delete", name=media)
+    assert code in await at.refused("sets_get", name=media)
 
 
 async def queries(at: Place) -> None:
     name = "large"
     wanted = {"extension": "py", "path_contains": f"{at.checkout}/", "min_size": 12_000}
-    await at("query-create", name=name, query=wanted, description="what is large")
-    await at.refused("query-create", name=name, query=wanted)
-    await at.refused("query-create", name=f"{name} 2", query={"colour": "red"})
+    await at("queries_create", name=name, query=wanted, description="what is large")
+    await at.refused("queries_create", name=name, query=wanted)
+    await at.refused("queries_create", name=f"{name} 2", query={"colour": "red"})
 
     def expected(least: int) -> set[str]:
         return {
             path for path, s in at.files(at.checkout).items() if path.endswith(".py") and s.st_size >= least
         }  # fmt: skip
 
-    assert set(paths_of(await at("query-execute", name=name, limit=1000))) == expected(12_000) != set()
-    updated = await at("query-update", name=name, query={**wanted, "min_size": 15_000})
+    assert set(paths_of(await at("queries_execute", name=name, limit=1000))) == expected(12_000) != set()
+    updated = await at("queries_update", name=name, query={**wanted, "min_size": 15_000})
     assert (updated["query"]["extension"], updated["description"]) == ("py", "what is large")
-    assert set(paths_of(await at("query-execute", name=name, limit=1000))) == expected(15_000)
-    assert (await at("query-get", name=name))["query"]["min_size"] == 15_000
-    assert name in {each["name"] for each in (await at("query-list"))["queries"]}
-    await at("query-delete", name=name)
-    assert name not in {each["name"] for each in (await at("query-list"))["queries"]}
+    assert set(paths_of(await at("queries_execute", name=name, limit=1000))) == expected(15_000)
+    assert (await at("queries_get", name=name))["query"]["min_size"] == 15_000
+    assert name in {each["name"] for each in (await at("queries_list"))["queries"]}
+    await at("queries_delete", name=name)
+    assert name not in {each["name"] for each in (await at("queries_list"))["queries"]}
 
 
 async def sources_and_plans(at: Place) -> None:
     live, manual = "live", "manual"
-    await at("source-create", name=live, type="live", path=at.photos, debounce_ms=0)
-    await at("source-create", name=manual, type="manual", path=at.checkout, enabled=False)
+    await at("sources_create", name=live, type="live", path=at.photos, debounce_ms=0)
+    await at("sources_create", name=manual, type="manual", path=at.checkout, enabled=False)
 
     async def runs() -> bool:
-        return bool((await at("source-get", name=live))["status"] == "running")
+        return bool((await at("sources_get", name=live))["status"] == "running")
 
     await at.until(runs)
     plan, chosen = "pick", "picked"
     await at(
-        "plan-create", name=plan, description="p",
+        "plans_create", name=plan, description="p",
         sources=[{"type": "filesystem.index", "config": {"path": at.photos}}],
         conditions={"type": "all", "conditions": [
             {"type": "media_type", "mediaType": "image"}, {"type": "size", "minSize": 1},
@@ -219,10 +220,10 @@ async def sources_and_plans(at: Place) -> None:
         ]},
         outcomes=[{"type": "selection_set", "selectionSetName": chosen}],
     )  # fmt: skip
-    begun = await at("plan-execute", name=plan)
+    begun = await at("plans_execute", name=plan)
 
     async def executed() -> Any:
-        (run,) = (await at("plan-get", name=plan))["executions"]
+        (run,) = (await at("plans_get", name=plan))["executions"]
         return run if "completed_at" in run else None
 
     run = await at.until(executed)
@@ -230,13 +231,13 @@ async def sources_and_plans(at: Place) -> None:
     assert (run["execution_id"], run["status"], run["entries_matched"]) == (
         begun["execution_id"], "completed", len(images),
     )  # fmt: skip
-    picked = await at("resource-set-get", name=chosen, include_entries=True)
+    picked = await at("sets_get", name=chosen, include_entries=True)
     assert set(paths_of(picked)) == images
-    assert plan in {each["name"] for each in (await at("plan-list"))["plans"]}
-    changed = await at("plan-update", name=plan, status="paused")
+    assert plan in {each["name"] for each in (await at("plans_list"))["plans"]}
+    changed = await at("plans_update", name=plan, status="paused")
     assert (changed["status"], changed["description"], len(changed["outcomes"])) == ("paused", "p", 1)
-    await at("plan-delete", name=plan)
-    await at.refused("plan-get", name=plan)
+    await at("plans_delete", name=plan)
+    await at.refused("plans_get", name=plan)
 
     write(f"{at.photos}/roll/1/new.txt", b"taken just now")
 
@@ -247,63 +248,63 @@ async def sources_and_plans(at: Place) -> None:
         return "roll" in {entry["name"] for entry in (await at("navigate", path=at.photos))["entries"]}
 
     await at.until(seen)
-    assert (await at("source-stats", name=live))["changes"] > 0
-    before = (await at("source-stats", name=manual))["total_scans"]
-    await at("source-start", name=manual)
+    assert (await at("sources_stats", name=live))["changes"] > 0
+    before = (await at("sources_stats", name=manual))["total_scans"]
+    await at("sources_start", name=manual)
 
     async def scanned() -> bool:
-        return bool((await at("source-stats", name=manual))["total_scans"] == before + 1)
+        return bool((await at("sources_stats", name=manual))["total_scans"] == before + 1)
 
     await at.until(scanned)
-    assert {live, manual} <= {each["name"] for each in (await at("source-list"))["sources"]}
-    assert (await at("source-stop", name=live))["status"] == "stopped"
+    assert {live, manual} <= {each["name"] for each in (await at("sources_list"))["sources"]}
+    assert (await at("sources_stop", name=live))["status"] == "stopped"
     for name in (live, manual):
-        await at("source-delete", name=name)
-        await at.refused("source-get", name=name)
+        await at("sources_delete", name=name)
+        await at.refused("sources_get", name=name)
 
 
 async def classifying(at: Place) -> None:
-    job = await at("rerun-classifier", sourcePath=f"{at.photos}/beach.jpg")
+    job = await at("classifier_run", sourcePath=f"{at.photos}/beach.jpg")
 
     async def ended() -> Any:
-        found = await at("classifier-job-progress", jobId=job["jobId"])
+        found = await at("classifier_progress", jobId=job["jobId"])
         return found if "completed_at" in found else None
 
     found = await at.until(ended)
     assert (found["status"], found["source_path"]) == ("completed", f"{at.photos}/beach.jpg")
-    assert job["jobId"] in {each["id"] for each in (await at("list-classifier-jobs"))["jobs"]}
+    assert job["jobId"] in {each["id"] for each in (await at("classifier_jobs"))["jobs"]}
 
 
 async def space(at: Place) -> None:
     files = at.files(at.folder)
-    largest = await at("top-files", path=at.folder, limit=5)
+    largest = await at("disk_top_files", path=at.folder, limit=5)
     assert [entry["size"] for entry in largest["entries"]] == sorted((s.st_size for s in files.values()), reverse=True)[
         :5
     ]
     assert largest["total"] == len(files)
     disk = at.disk()
     sizes = sorted((disk.sums(path)[0] for path in disk.folders() if path != at.folder), reverse=True)
-    folders = await at("top-directories", path=at.folder, limit=6)
+    folders = await at("disk_top_folders", path=at.folder, limit=6)
     assert ([entry["size"] for entry in folders["entries"]], folders["total"]) == (sizes[:6], len(sizes))
-    twice = await at("find-duplicates", path=at.photos)
+    twice = await at("files_duplicates", path=at.photos)
     (group,) = twice["groups"]
     # The hard link is the same file.
     assert f"{at.photos}/copy of beach.jpg" in group["paths"]
     assert (len(group["paths"]), group["wasted"]) == (2, size_of(f"{at.photos}/beach.jpg"))
-    summary = await at("space-summary", path=at.checkout, extensions=100)
+    summary = await at("disk_summary", path=at.checkout, extensions=100)
     assert (summary["size"], summary["files"]) == disk.sums(at.checkout)[::2]
     shares = {each["name"]: (each["count"], each["size"]) for each in summary["byExtension"]}
     code = [status.st_size for path, status in at.files(at.checkout).items() if path.endswith(".py")]
     assert next(share for name, share in shares.items() if name.strip(".") == "py") == (len(code), sum(code))
     assert sum(each["count"] for each in summary["byAge"]) == summary["files"]
-    (system, *_) = (await at("disk-free"))["fileSystems"]
+    (system, *_) = (await at("disk_free"))["fileSystems"]
     assert 0 < system["used"] + system["free"] <= system["size"]
-    (image,) = [each for each in await at.content("disk-treemap", path=at.checkout, width=400, height=300)
+    (image,) = [each for each in await at.content("disk_treemap", path=at.checkout, width=400, height=300)
                 if each.type == "image"]  # fmt: skip
     assert Image.open(io.BytesIO(base64.b64decode(image.data))).size == (400, 300)
     drawn = "".join(
         base64.b64decode(each.data).decode() if each.type == "image" else each.text
-        for each in await at.content("disk-treemap", path=at.checkout, format="svg")
+        for each in await at.content("disk_treemap", path=at.checkout, format="svg")
     )
     assert "<svg" in drawn
     assert "vendor" in drawn
@@ -311,7 +312,7 @@ async def space(at: Place) -> None:
     since = time.time()
     write(f"{at.checkout}/vendor/grown.bin", bytes(54_321))
     await at("index", root=at.checkout, **{"async": False, "force": True})
-    growth = await at("compare-scans", path=at.checkout, since=since)
+    growth = await at("disk_compare", path=at.checkout, since=since)
     assert (growth["change"], growth["filesAfter"] - growth["filesBefore"]) == (54_321, 1)
     assert {each["path"]: each["change"] for each in growth["directories"]}[f"{at.checkout}/vendor"] == 54_321
 
@@ -320,28 +321,28 @@ async def changing(at: Place) -> None:
     old, new = f"{at.photos}/tall.webp", f"{at.photos}/taller.webp"
     renames = [{"from": old, "to": new}, {"from": f"{old}x", "to": f"{new}x"}]
     for dry in (True, False):
-        done = await at("rename-files", dryRun=dry, renames=renames)
+        done = await at("files_rename", dryRun=dry, renames=renames)
         assert [each["status"] for each in done["results"]] == ["preview" if dry else "success", "error"]
         assert (exists(old), exists(new)) == (dry, not dry)
-    kept = await at("rename-files", renames=[{"from": f"{at.photos}/film.mp4", "to": new}])
+    kept = await at("files_rename", renames=[{"from": f"{at.photos}/film.mp4", "to": new}])
     assert (kept["results"][0]["status"], size_of(new) < 20_000) == ("error", True)
     # A whole directory goes elsewhere, and so does all below it.
-    moved = await at("move-files", moves=[{"from": f"{at.checkout}/vendor", "to": f"{at.photos}/deep/vendor"}],
+    moved = await at("files_move", moves=[{"from": f"{at.checkout}/vendor", "to": f"{at.photos}/deep/vendor"}],
                      makeDirectories=True)  # fmt: skip
     assert (moved["succeeded"], exists(f"{at.photos}/deep/vendor/trio")) == (1, True)
     await at.in_step()
-    outside = await at("move-files", moves=[{"from": new, "to": "/tmp/stolen.webp"}])
+    outside = await at("files_move", moves=[{"from": new, "to": "/tmp/stolen.webp"}])
     assert (outside["failed"], exists(new)) == (1, True)
 
     doomed = [f"{at.photos}/deep", f"{at.photos}/film.mp4"]
-    first = await at("delete-files", paths=doomed, dryRun=True)
+    first = await at("files_delete", paths=doomed, dryRun=True)
     assert [each["status"] for each in first["results"]] == ["error", "preview"]
-    deleted = await at("delete-files", paths=doomed, force=True)
+    deleted = await at("files_delete", paths=doomed, force=True)
     assert (deleted["succeeded"], [exists(path) for path in doomed]) == (2, [False, False])
     await at.in_step()
-    trashed = {each["path"]: each for each in (await at("list-trash"))["items"]}
+    trashed = {each["path"]: each for each in (await at("trash_list"))["items"]}
     assert trashed.keys() >= set(doomed)
-    restored = await at("restore-files", paths=[doomed[0]])
+    restored = await at("trash_restore", paths=[doomed[0]])
     assert (restored["succeeded"], exists(f"{doomed[0]}/vendor/trio/__init__.py")) == (1, True)
 
     async def back() -> bool:
@@ -350,33 +351,33 @@ async def changing(at: Place) -> None:
         return sizes.get(doomed[0]) == at.disk().sums(doomed[0])[0]
 
     await at.until(back)
-    emptied = await at("empty-trash", trashIds=[trashed[doomed[1]]["trashId"]])
+    emptied = await at("trash_empty", trashIds=[trashed[doomed[1]]["trashId"]])
     assert emptied["deleted"] == 1
-    assert doomed[1] not in {each["path"] for each in (await at("list-trash"))["items"]}
+    assert doomed[1] not in {each["path"] for each in (await at("trash_list"))["items"]}
     await at.in_step()
 
 
 async def texts(at: Place) -> None:
     path, found = f"{at.checkout}/notes/todo.txt", re.compile("^import (os|re)$", re.MULTILINE)
-    made = await at("write-file", path=path, content="one\r\ntwo\r\n")
+    made = await at("files_write", path=path, content="one\r\ntwo\r\n")
     assert made["created"]
-    await at.refused("write-file", path=path, content="three")
-    read = await at("read-file", path=path)
+    await at.refused("files_write", path=path, content="three")
+    read = await at("files_read", path=path)
     assert (read["text"], read["line_ends"], read["hash"]) == ("one\ntwo\n", "crlf", made["hash"])
-    edited = await at("edit-file", path=path, if_match=read["hash"], edits=[{"old": "two", "new": "2"}])
+    edited = await at("files_edit", path=path, if_match=read["hash"], edits=[{"old": "two", "new": "2"}])
     assert "+2" in edited["diff"]
     assert content_of(path) == b"one\r\n2\r\n"
-    await at.refused("edit-file", path=path, if_match=read["hash"], edits=[{"old": "2", "new": "two"}])
-    over = await at("write-file", path=path, content="new", if_match=edited["hash"])
+    await at.refused("files_edit", path=path, if_match=read["hash"], edits=[{"old": "2", "new": "two"}])
+    over = await at("files_write", path=path, content="new", if_match=edited["hash"])
     back = f"{path}.back"
-    await at("restore-files", items=[{"trashId": over["trash_id"], "to": back}])
+    await at("trash_restore", items=[{"trashId": over["trash_id"], "to": back}])
     assert (content_of(path), content_of(back)) == (b"new", b"one\r\n2\r\n")
     await at.in_step()
-    lines = await at("grep-files", pattern=found.pattern, path=at.checkout, glob="*.py", limit=9_999)
+    lines = await at("files_grep", pattern=found.pattern, path=at.checkout, glob="*.py", limit=9_999)
     sources = [each for each in at.files(at.checkout) if each.endswith(".py") and "/." not in each[len(at.checkout) :]]
     counts = {each: len(found.findall(content_of(each).decode())) for each in sources}
     assert {each["path"]: len(each["matches"]) for each in lines["files"]} == {k: n for k, n in counts.items() if n}
-    for tool, more in (("read-file", {}), ("write-file", {"content": ""}), ("grep-files", {"pattern": "x"})):
+    for tool, more in (("files_read", {}), ("files_write", {"content": ""}), ("files_grep", {"pattern": "x"})):
         assert "outside the roots" in await at.refused(tool, path="/etc/passwd", **more)
 
 
@@ -395,7 +396,7 @@ def test_every_tool_agrees_with_the_disk(kernel: RunningKernel) -> None:
                 at = Place(client, f"{kernel.status()['roots'][0]}/place")
                 for family in FAMILIES:
                     await family(at)
-                listed = {tool.name for tool in (await client.list_tools()).tools}
+                listed = {current_name(tool.name) for tool in (await client.list_tools()).tools}
                 assert listed - at.called == set()
 
     anyio.run(main)

@@ -41,7 +41,7 @@ def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
     kernel: RunningKernel, root: Path, tmp_path: Path
 ) -> None:
     chance = random.Random(2)
-    kernel.call("source-create", {"name": "storm", "type": "live", "path": str(root), "debounce_ms": 0})
+    kernel.call("sources_create", {"name": "storm", "type": "live", "path": str(root), "debounce_ms": 0})
     command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(tmp_path / "outside"), "2", "4000"]
     kills = {"files": 0, "watch": 0}
 
@@ -62,14 +62,14 @@ def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
     wait_until(
         lambda: not differences(data, root),
         said=lambda: (
-            kernel.call("source-get", {"name": "storm"}),
+            kernel.call("sources_get", {"name": "storm"}),
             kernel.call("watch_status"),
             differences(data, root),
         ),
     )
     kernel.wait_ready("files")
-    assert kernel.call("db-diagnose")["wrong_sums"] == 0
-    kernel.call("source-delete", {"name": "storm"})
+    assert kernel.call("files_diagnose")["wrong_sums"] == 0
+    kernel.call("sources_delete", {"name": "storm"})
 
 
 def test_plan_calls_operations_with_the_rights_of_a_client(kernel: RunningKernel, root: Path) -> None:
@@ -77,24 +77,24 @@ def test_plan_calls_operations_with_the_rights_of_a_client(kernel: RunningKernel
         (root / f"{name}.txt").write_text(name)
 
     def executed(plan: str) -> dict[str, Any]:
-        kernel.call("plan-execute", {"name": plan})
+        kernel.call("plans_execute", {"name": plan})
         wait_until(
-            lambda: kernel.call("plan-get", {"name": plan})["executions"][0]["status"] != "running",
-            said=lambda: json.dumps(kernel.call("plan-get", {"name": plan})),
+            lambda: kernel.call("plans_get", {"name": plan})["executions"][0]["status"] != "running",
+            said=lambda: json.dumps(kernel.call("plans_get", {"name": plan})),
         )
-        execution: dict[str, Any] = kernel.call("plan-get", {"name": plan})["executions"][0]
+        execution: dict[str, Any] = kernel.call("plans_get", {"name": plan})["executions"][0]
         return execution
 
     source = {"type": "filesystem.index", "config": {"path": str(root)}}
     tool = {
         "type": "tool",
-        "tool": "resource-set-create",
+        "tool": "sets_create",
         "arguments": {"name": "set of {{entry.name}}", "description": "{{entry.path}}"},
     }
-    kernel.call("plan-create", {"name": "sets", "sources": [source], "outcomes": [tool]})
+    kernel.call("plans_create", {"name": "sets", "sources": [source], "outcomes": [tool]})
     done = executed("sets")
     assert (done["status"], done["outcomes_applied"], done["outcomes_failed"]) == ("completed", 2, 0)
-    made = {each["name"]: each["description"] for each in kernel.call("resource-set-list")["resource_sets"]}
+    made = {each["name"]: each["description"] for each in kernel.call("sets_list")["resource_sets"]}
     assert {"set of one.txt": f"{root}/one.txt", "set of two.txt": f"{root}/two.txt"}.items() <= made.items()
     again = executed("sets")
     assert (again["status"], again["outcomes_applied"], again["outcomes_failed"]) == ("completed", 0, 2)

@@ -38,7 +38,7 @@ def root_of(kernel: RunningKernel) -> Path:
 
 def send_reads(client: StdioClient, file: Path, numbers: range) -> None:
     for number in numbers:
-        params = {"name": "noyalib_get", "arguments": {"file": str(file), "path": "retries"}}
+        params = {"name": "yaml_get", "arguments": {"file": str(file), "path": "retries"}}
         client.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
 
 

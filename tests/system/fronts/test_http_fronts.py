@@ -238,7 +238,7 @@ def test_a_message_to_one_front_takes_effect_at_the_other(two_fronts: RunningKer
     wire = Wire(two_fronts, "knowledge")
     cached = 0
     for number in range(12):
-        result = wire.call("read_node_content", id=f"note-{number}").json["result"]
+        result = wire.call("notes_read", id=f"note-{number}").json["result"]
         assert result["isError"] is False
         if "cached" in result["structuredContent"]:
             cached += 1

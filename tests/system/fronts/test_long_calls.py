@@ -122,16 +122,16 @@ def test_a_call_that_takes_longer_continues_as_a_task(data: Path, client: StdioC
     result = client.call(2, "wait_for_file", file="a")
     assert result["isError"]
     task = result["_meta"]["linckia/failure"]["details"]["task"]
-    assert f"task {task}; call task_wait" in result["content"][0]["text"]
-    working = client.call(3, "task_get", id=task)["structuredContent"]
+    assert f"task {task}; call tasks_wait" in result["content"][0]["text"]
+    working = client.call(3, "tasks_get", id=task)["structuredContent"]
     assert (working["state"], working["operation"]) == ("working", "wait_for_file")
     # What the call reports reaches its task a moment after the task has begun.
     numbers = itertools.count(100)
-    progress = wait_until(lambda: client.call(next(numbers), "task_get", id=task)["structuredContent"].get("progress"))
+    progress = wait_until(lambda: client.call(next(numbers), "tasks_get", id=task)["structuredContent"].get("progress"))
     assert progress == {"done": 1, "total": 2, "message": "waiting"}
     client.send(
         {"jsonrpc": "2.0", "id": 4, "method": "tools/call",
-         "params": {"name": "task_wait", "arguments": {"id": task, "timeout_s": 60}}}
+         "params": {"name": "tasks_wait", "arguments": {"id": task, "timeout_s": 60}}}
     )  # fmt: skip
     own(data, "a").write_text("text")
     ended = client.receive(1)[4]["result"]["structuredContent"]
@@ -159,13 +159,13 @@ def test_progress_reaches_the_client_and_its_cancellation_the_call(data: Path, c
     assert progress["params"] == {"progressToken": "p", "progress": 1, "total": 2, "message": "waiting"}
     client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}})
     wait_until(own(data, "a.cancelled").exists)
-    assert client.call(3, "task_list")["structuredContent"]["tasks"] == []
+    assert client.call(3, "tasks_list")["structuredContent"]["tasks"] == []
 
 
 def test_a_task_that_a_call_became_is_cancelled_with_the_call(data: Path, client: StdioClient) -> None:
     client.initialize()
     task = client.call(2, "wait_for_file", file="a")["_meta"]["linckia/failure"]["details"]["task"]
-    assert client.call(3, "task_cancel", id=task)["structuredContent"]["state"] == "cancelled"
+    assert client.call(3, "tasks_cancel", id=task)["structuredContent"]["state"] == "cancelled"
     assert own(data, "a.cancelled").exists()
 
 
@@ -181,9 +181,9 @@ def test_a_task_that_a_call_became_outlives_its_client_its_front_and_the_service
     other = StdioClient(data, services="tasks")
     try:
         other.initialize()
-        assert other.call(2, "task_get", id=task)["structuredContent"]["state"] == "working"
+        assert other.call(2, "tasks_get", id=task)["structuredContent"]["state"] == "working"
         own(data, "a").write_text("text")
-        ended = other.call(3, "task_wait", id=task, timeout_s=60)["structuredContent"]
+        ended = other.call(3, "tasks_wait", id=task, timeout_s=60)["structuredContent"]
         assert (ended["state"], ended["result"]) == ("completed", {"text": "text"})
         assert own(data, "calls").read_text() == "a\n"
     finally:
@@ -197,7 +197,7 @@ def test_a_task_that_a_call_became_ends_with_the_kernel_and_says_so(
     client.initialize()
     task = client.call(2, "wait_for_file", file="a")["_meta"]["linckia/failure"]["details"]["task"]
     os.kill(kernel.process.pid, signal.SIGKILL)
-    answer = client.call(3, "task_wait", id=task, timeout_s=60)
+    answer = client.call(3, "tasks_wait", id=task, timeout_s=60)
     assert not answer["isError"], answer["content"]
     ended = answer["structuredContent"]
     assert ended["state"] == "failed"
@@ -225,7 +225,7 @@ def test_a_client_may_ask_for_a_task(data: Path, client: StdioClient) -> None:
     task = result["_meta"]["io.linckia/task"]
     assert task["state"] == "working"
     own(data, "a").write_text("text")
-    ended = client.call(3, "task_wait", id=task["id"], timeout_s=60)["structuredContent"]
+    ended = client.call(3, "tasks_wait", id=task["id"], timeout_s=60)["structuredContent"]
     assert ended["result"] == {"text": "text"}
     wrong = client.request(4, "tools/call", **{**call, "_meta": {"io.linckia/task": "yes"}})["result"]
     assert "must be true or false" in wrong["content"][0]["text"]

@@ -32,11 +32,11 @@ def test_a_search_is_never_left_empty(tmp_path: Path) -> None:
     for name, (text, _) in notes.items():
         (root / f"{name}.md").write_text(text)
     with running(tmp_path / "data", [root], services=SERVICES) as kernel:
-        wait_until(lambda: kernel.call("knowledge_status", {})["notes"] == len(notes), 60)
-        wait_until(lambda: "vector" in kernel.call("search_documents", {"query": "queue"})["metadata"]["stages"], 60)
+        wait_until(lambda: kernel.call("notes_status", {})["notes"] == len(notes), 60)
+        wait_until(lambda: "vector" in kernel.call("notes_search", {"query": "queue"})["metadata"]["stages"], 60)
         for name, (text, queries) in notes.items():
             for query in queries:
-                found = kernel.call("search_documents", {"query": query})["results"]
+                found = kernel.call("notes_search", {"query": query})["results"]
                 assert text.split("\n")[2] in json.dumps([hit["snippet"] for hit in found]), (name, query, found)
         kernel.call("remember", {"text": "The depot gate code is 4711"})
         wait_until(lambda: kernel.call("recall", {"query": "how does one enter the warehouse"})["memories"])

@@ -236,10 +236,10 @@ def test_a_tool_can_be_a_task_by_its_own_name_only(tmp_path: Path) -> None:
             as_task = result_of({"name": "one_append", "arguments": arguments, "_meta": {"io.linckia/task": True}})
             started = [as_task["_meta"]["io.linckia/task"]]
             asked = {"operation": "one_append", "arguments": arguments}
-            started.append(result_of({"name": "task_start", "arguments": asked})["structuredContent"])
+            started.append(result_of({"name": "tasks_start", "arguments": asked})["structuredContent"])
             for task in started:
                 assert task["operation"] == "one_append"
-                waited = result_of({"name": "task_wait", "arguments": {"id": task["id"], "timeout_s": 60}})
+                waited = result_of({"name": "tasks_wait", "arguments": {"id": task["id"], "timeout_s": 60}})
                 ended = waited["structuredContent"]
                 assert (ended["state"], ended["result"]["isError"]) == ("completed", False)
             assert file.read_text() == "x\nx\n"
@@ -247,7 +247,7 @@ def test_a_tool_can_be_a_task_by_its_own_name_only(tmp_path: Path) -> None:
             request = {"method": "tools/call", "name": "append", "params": "e30="}
             for kind in ("read", "change"):
                 refused = result_of(
-                    {"name": "task_start", "arguments": {"operation": f"mcp_one.{kind}", "arguments": request}}
+                    {"name": "tasks_start", "arguments": {"operation": f"mcp_one.{kind}", "arguments": request}}
                 )
                 assert refused["isError"]
                 assert "give the name of a tool" in refused["content"][0]["text"]

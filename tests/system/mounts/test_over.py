@@ -84,4 +84,4 @@ def test_a_stopped_service_is_reported_at_once_with_the_reason(
         control.call_named("kernel_start", {"service": "documents"})
     kernel.wait_ready("documents")
     assert "edition 1" not in edition_of(client, 3)
-    assert client.call(4, "task_list")["structuredContent"]["tasks"] == []
+    assert client.call(4, "tasks_list")["structuredContent"]["tasks"] == []

@@ -116,7 +116,7 @@ async def torment(
                 n = chance.choice(sorted(seen.editions))
                 was_known = n in known
                 asked = {"query": f"word{n}", "limit": CANDIDATES if reranks else 20}
-                answer = await line.call("search_documents", asked)
+                answer = await line.call("notes_search", asked)
                 seen.searches += 1
                 if answer.failure is not None:
                     _failed(seen, answer.failure)
@@ -178,7 +178,7 @@ def audit(
     kernel.wait_ready()
     done = kernel.call("knowledge_ingest", {}, timeout_s=120)
     wrong = [] if (done["notes"], done["failed"]) == (notes, []) else [f"ingest ends with {done}"]
-    wait_until(lambda: not kernel.call("knowledge_status")["graph_pending"], 60)
+    wait_until(lambda: not kernel.call("notes_status")["graph_pending"], 60)
     stats = kernel.call("graph_stats")
     if (stats["nodes"], stats["edges"]) != (notes, notes):
         wrong.append(f"the graph has {stats}")
@@ -189,10 +189,10 @@ def audit(
     if sorted(ids) != sorted(f"n{n}" for n in range(notes)):
         wrong.append(f"the search has {len(ids)} groups, not the notes")
     # A reranker that was late is left alone for some seconds, as the answers say.
-    wait_until(lambda: not kernel.call("search_documents", {"query": "word0"})["metadata"]["degraded"], 60)
+    wait_until(lambda: not kernel.call("notes_search", {"query": "word0"})["metadata"]["degraded"], 60)
     for n in random.Random(0).sample(range(notes), min(40, notes)):
         for word in (f"word{n}", f"edition{n}x{editions[n]}"):
-            found = kernel.call("search_documents", {"query": word, "limit": CANDIDATES if reranks else 20})
+            found = kernel.call("notes_search", {"query": word, "limit": CANDIDATES if reranks else 20})
             ids = [hit["id"] for hit in found["results"]]
             reranked = "rerank" in found["metadata"]["stages"]
             if ids.count(f"n{n}") != 1 or found["metadata"]["degraded"] or reranked is not reranks:

@@ -75,7 +75,7 @@ async def torment(kernel: RunningKernel, root: Path, kills: int, *, seed: int = 
         async def tool(name: str, **arguments: object) -> dict[str, Any] | None:
             answer = await client.call_tool(name, arguments)
             if not answer.is_error:
-                seen.acknowledged += name != "knowledge_status"
+                seen.acknowledged += name != "notes_status"
                 result: dict[str, Any] = answer.structured_content or {}
                 return result
             said = str(answer.content[0].model_dump().get("text"))
@@ -108,11 +108,11 @@ async def _write(tool: Any, path: Path, seen: Seen, done: trio.Event) -> None:
         if now is None or edition % 2:
             wanted = (edition, edition)
             held = {} if now is None else {"if_match": hashlib.sha256(note(now).encode()).hexdigest()}
-            answer = await tool("write_note", path=path.name, content=note(wanted), **held)
+            answer = await tool("notes_write", path=str(path), content=note(wanted), **held)
         else:
             wanted = (now[0], edition)
             section = {"heading": "Note > Last", "content": f"of {edition}"}
-            answer = await tool("edit_note", path=path.name, section=section)
+            answer = await tool("notes_edit", path=str(path), section=section)
         text = _text(path)
         found = editions_in(text)
         if found != wanted and (answer is not None or (found != now and (now or text))):
@@ -126,9 +126,9 @@ async def _rename(tool: Any, root: Path, seen: Seen, done: trio.Event) -> None:
     """Rename a note again and again, and look at the links to it once the service has answered something."""
     number = 0
     while not done.is_set():
-        answer = await tool("rename_note", path=f"named{number}.md", to=f"named{number + 1}.md")
+        answer = await tool("notes_rename", path=f"named{number}.md", to=f"named{number + 1}.md")
         # What a death has left is finished before anything is answered.
-        while await tool("knowledge_status") is None:
+        while await tool("notes_status") is None:
             pass
         if answer is not None or not _text(root / f"named{number}.md"):
             number += 1
@@ -160,8 +160,8 @@ def audit(kernel: RunningKernel, root: Path) -> list[str]:
         if (found := editions_in(text)) is None:
             wrong.append(f"{path.name} is torn: {text[:80]!r} … {text[-80:]!r}")
             continue
-        kernel.call("edit_note", {"path": path.name, "append": f"audited{path.stem}x{found[1]}"})
-        hits = kernel.call("search_documents", {"query": f"audited{path.stem}x{found[1]}"})["results"]
+        kernel.call("notes_edit", {"path": str(path), "append": f"audited{path.stem}x{found[1]}"})
+        hits = kernel.call("notes_search", {"query": f"audited{path.stem}x{found[1]}"})["results"]
         if [hit["id"] for hit in hits][:1] != [path.stem]:
             wrong.append(f"{path.name} is not found by the text written last")
     wrong += [f"{path} was left over" for path in root.iterdir() if not path.name.endswith(".md")]

@@ -47,28 +47,30 @@ def test_a_token_of_one_root_writes_there_and_one_that_reads_nowhere(kernel: Run
         (limited, outside, "outside the roots"),
         (reader, str(other / "a.md"), "may only read"),
     ):
-        for name, more in (("write_note", {"content": "x", "overwrite": True}), ("edit_note", {"append": "x"})):
+        for name, more in (("notes_write", {"content": "x", "overwrite": True}), ("notes_edit", {"append": "x"})):
             assert said in client.tool(name, {"path": path, **more}).text
-    assert "is limited to" in limited.tool("rename_note", {"path": "a.md", "to": "b.md"}).text
-    assert "Node not found" in limited.tool("edit_note", {"id": "linking0", "append": "x"}).text
-    done = limited.tool("edit_note", {"path": "a.md", "append": "b"}).json["result"]
+    assert "is limited to" in limited.tool("notes_rename", {"path": "a.md", "to": "b.md"}).text
+    assert "Node not found" in limited.tool("notes_edit", {"id": "linking0", "append": "x"}).text
+    done = limited.tool("notes_edit", {"path": "a.md", "append": "b"}).json["result"]
     assert done["structuredContent"]["changed"]
     assert ((other / "a.md").read_text(), Path(outside).exists()) == ("a\nb\n", False)
 
 
 def test_a_note_is_written_in_steps_and_each_is_audited(kernel: RunningKernel) -> None:
     own = HttpClient(kernel, kernel.status()["token"])
+    root = kernel.data_dir.parent / "notes"
+    written = {"path": f"{root}/step.md", "content": "# S\n\none\n", "front_matter": {"n": 1}}
     steps = [
-        {"op": "write_note", "params": {"path": "step.md", "content": "# S\n\none\n", "front_matter": {"n": 1}}},
-        {"op": "edit_note", "params": {"id": "step", "append": "two"}},
-        {"op": "rename_note", "params": {"id": "step", "to": "stride.md"}},
+        {"op": "notes_write", "params": written},
+        {"op": "notes_edit", "params": {"id": "step", "append": "two"}},
+        {"op": "notes_rename", "params": {"id": "step", "to": f"{root}/stride.md"}},
     ]
     answer = own.tool("execute", {"operations": steps})
-    path = kernel.data_dir.parent / "notes/stride.md"
+    path = root / "stride.md"
     assert path.read_text() == "---\nn: 1\n---\n# S\n\none\ntwo\n", answer.text
 
     def audited() -> set[tuple[str, str]]:
-        shown = command(kernel.data_dir, "audit", "--operation", "*_note", "--json").stdout.splitlines()
+        shown = command(kernel.data_dir, "audit", "--operation", "notes_*", "--json").stdout.splitlines()
         return {(line.get("operation"), line.get("outcome", "ok")) for line in map(json.loads, shown)}
 
     wait_until(lambda: {(step["op"], "ok") for step in steps} <= audited(), said=audited)

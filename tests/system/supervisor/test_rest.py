@@ -50,7 +50,7 @@ def test_services_without_calls_have_no_process_and_answer_all_the_same(kernel: 
     assert not any(map(is_alive, pids - {None}))
     assert kernel.call("mcp.echo", {"message": "hello"}) == {"message": "hello"}
     file = str(kernel.data_dir.parent / "root" / "a.yaml")
-    assert "1" in str(kernel.call("noyalib_get", {"file": file, "path": "b"}))
+    assert "1" in str(kernel.call("yaml_get", {"file": file, "path": "b"}))
     status = {service["name"]: service for service in kernel.status()["services"]}
     for name in ("echo", "yaml"):
         assert status[name]["generation"] > before[name]["generation"]

@@ -19,6 +19,18 @@ HINTS = {"echo": {"readOnlyHint": True}, "pid": {"readOnlyHint": True}, "write":
 TOOLS = ("echo", "pid", "environment", "read", "write", "append", "die")
 
 
+def append(path: str, line: bytes) -> None:
+    """Append a line, or nothing: a full disk may take the beginning of one, and the next would continue it."""
+    with open(path, "ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError:
+            file.truncate(end)
+            raise
+
+
 def call(name: str, arguments: dict[str, Any]) -> str:
     match name:
         case "echo":
@@ -35,8 +47,7 @@ def call(name: str, arguments: dict[str, Any]) -> str:
                 file.write("written")
             return "written"
         case "append":
-            with open(arguments["path"], "a", encoding="utf-8") as file:
-                file.write(f"{arguments['text']}\n")
+            append(arguments["path"], f"{arguments['text']}\n".encode())
             return "appended"
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -26,7 +26,7 @@ def make_folder(folder: Path) -> None:
 
 def wait_for_folder(kernel: RunningKernel, timeout_s: float = 60.0) -> None:
     """Until every note of `make_folder` is found and every link is in the graph."""
-    wait_until(lambda: kernel.call("knowledge_status")["notes"] >= NOTES, timeout_s)
+    wait_until(lambda: kernel.call("notes_status")["notes"] >= NOTES, timeout_s)
     wait_until(lambda: kernel.call("graph_stats")["edges"] >= NOTES, timeout_s, said=lambda: kernel.call("graph_stats"))
 
 
@@ -63,7 +63,7 @@ WORKLOADS = {
             lambda n: ("query", {"steps": [{"op": "mcp.echo", "params": {"message": f"message {n}"}}]}),
             lambda n, result: result == {"message": f"message {n}"},
         ),
-        Workload("tasks", lambda n: ("task_list", {"limit": 1 + n % 500}), lambda n, result: result["total"] == 0),
+        Workload("tasks", lambda n: ("tasks_list", {"limit": 1 + n % 500}), lambda n, result: result["total"] == 0),
         Workload(
             "events",
             lambda n: ("events_read", {"after": 0, "limit": 1 + n % 100, "wait_s": 0}),
@@ -71,12 +71,12 @@ WORKLOADS = {
         ),
         Workload(
             "yaml",
-            lambda n: ("noyalib_get", {"file": "settings.yaml", "path": "server.host"}),
+            lambda n: ("yaml_get", {"file": "settings.yaml", "path": "server.host"}),
             lambda n, result: result["text"] == "example.org",
         ),
         Workload(
             "knowledge",
-            lambda n: ("read_node_content", {"id": f"note-{n % NOTES}"}),
+            lambda n: ("notes_read", {"id": f"note-{n % NOTES}"}),
             lambda n, result: f"note number {n % NOTES}," in str(result),
         ),
         Workload(
@@ -118,7 +118,7 @@ WORKLOADS = {
             lambda n: ("compare_folders", {"paths": ["/", "/nowhere/"], "fingerprints": ["", ""]}),
             lambda n, result: result == {"different": [0, 1]},
         ),
-        Workload("files", lambda n: ("list-jobs", {"limit": 1 + n % 9}), lambda n, result: result["jobs"] == []),
+        Workload("files", lambda n: ("jobs_list", {"limit": 1 + n % 9}), lambda n, result: result["jobs"] == []),
         Workload(
             "documents",
             lambda n: ("documents_add", {"name": f"text-{n % NOTES}", "content": f"text number {n % NOTES}"}),
@@ -127,7 +127,7 @@ WORKLOADS = {
         Workload(
             "fetch",
             # An address of this machine, which it may not reach; the answer needs nobody else.
-            lambda n: ("download_check", {"url": f"http://127.0.0.{n % 250 + 1}/"}),
+            lambda n: ("documents_download_check", {"url": f"http://127.0.0.{n % 250 + 1}/"}),
             lambda n, result: not result["allowed"] and f"127.0.0.{n % 250 + 1} is" in result["reason"],
         ),
         Workload(

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kernel.configure import data_format
+from kernel.cli.care import data_format
 from kernel.control.schedule import Schedule
 from proto import backup as outcomes
 from proto.backup import BackupFailed, File, Manifest

@@ -91,7 +91,7 @@ def test_a_store_that_is_not_free_holds_up_no_other(
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from kernel.configure.data_format import program
+from kernel.cli.care.data_format import program
 from services.backup import moment
 moment.OR_DIE_S = 0.3
 moment.LockedDatabase.pin = lambda store: os.kill(os.getpid(), signal.SIGSTOP)

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from kernel.cli.care.backup import without_kernel
-from kernel.configure.data_format import program
+from kernel.cli.care.data_format import program
 from proto.backup import Backups, Made, Manifest
 from services import backup as service
 

@@ -32,7 +32,7 @@ HUNG = CallOutcome("hung", executed="maybe")
 NOT_FOUND = CallOutcome("operation", executed="no", text="Document not found: no document with this name or hash")
 ANOTHER = CallOutcome("ok", {"text": "another", "state": "failed", "failure": {"executed": "maybe"}})
 
-READS = ("noyalib_get", "query", "read-file", "task_wait")
+READS = ("yaml_get", "query", "files_read", "tasks_wait")
 
 VALUES = ("worker-0.yaml", "text-0.txt", "note-written-0.md", "the plan", "deleted-0-", "the file of 0")
 """How the record names each thing that has one value."""
@@ -62,7 +62,9 @@ class Defective:
         """The names of all resource sets, and all memories."""
         return [path.read_text() for path in (self._stored / "kept").glob("*")]
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> CallOutcome:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True, key: str = ""
+    ) -> CallOutcome:
         self._calls += 1
         while self._later and self._later[0][0] <= self._calls:
             _apply(self._later.pop(0)[1])
@@ -70,7 +72,7 @@ class Defective:
         if defect == "hangs":
             return HUNG
         if tool in READS:
-            if defect == "never ends its tasks" and tool == "task_wait":
+            if defect == "never ends its tasks" and tool == "tasks_wait":
                 return CallOutcome("ok", {"state": "working"})
             return ANOTHER if defect == "answers wrongly" else self._read(tool, arguments)
         change = self._change(tool, arguments)
@@ -97,41 +99,41 @@ class Defective:
 
     def _change(self, tool: str, arguments: Mapping[str, Any]) -> Change:
         match tool:
-            case "noyalib_set":
+            case "yaml_set":
                 return {Path(arguments["file"]): f"# kept\nvalue: {arguments['value']}\n"}
-            case "task_start":
+            case "tasks_start":
                 return self._change(arguments["operation"], arguments["arguments"])
-            case "inject_tags":
+            case "notes_tag":
                 path = Path(arguments["file_path"])
                 return {path: tagged(path.read_bytes(), arguments["tags"]).data.decode()}
             case "execute":
                 added = arguments["operations"][0]["params"]
                 text = added["content"]
                 return {self._stored / "name" / added["name"]: text, self._stored / "hash" / _sha256(text): text}
-            case "edit-file":
+            case "files_edit":
                 return {Path(arguments["path"]): f"{arguments['edits'][0]['new']}\nkept\n"}
-            case "write_note":
+            case "notes_write":
                 return {self._root / arguments["path"]: arguments["content"]}
-            case "remember" | "resource-set-create":
+            case "remember" | "sets_create":
                 text = arguments["text"] if tool == "remember" else arguments["name"]
                 return {self._stored / "kept" / _sha256(text): text}
-            case "move-files":
+            case "files_move":
                 (move,) = arguments["moves"]
                 return {Path(move["to"]): _text(Path(move["from"])), Path(move["from"]): None}
-            case "delete-files":
+            case "files_delete":
                 return {Path(path): None for path in arguments["paths"]}
         raise AssertionError(tool)
 
     def _read(self, tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
         match tool:
-            case "noyalib_get":
+            case "yaml_get":
                 return CallOutcome("ok", {"text": Path(arguments["file"]).read_text().split("value: ")[1].strip()})
-            case "read-file":
+            case "files_read":
                 return CallOutcome("ok", {"text": Path(arguments["path"]).read_text()})
-            case "task_wait":
+            case "tasks_wait":
                 return CallOutcome("ok", {"state": "completed"})
         (step,) = arguments["steps"]
-        if step["op"] == "query_by_tags":
+        if step["op"] == "notes_tagged":
             (tag,) = step["params"]["tags"]
             return CallOutcome("ok", [path.stem for path in self._root.glob("tagged-*") if tag in path.read_text()])
         (by,) = step["params"].keys() & {"name", "hash"}
@@ -159,7 +161,7 @@ def _sha256(text: str) -> str:
 def _acknowledge(tool: str, arguments: Mapping[str, Any]) -> CallOutcome:
     if tool == "execute":
         return CallOutcome("ok", _sha256(arguments["operations"][0]["params"]["content"]))
-    return CallOutcome("ok", {"id": "the task"} if tool == "task_start" else {"failed": 0})
+    return CallOutcome("ok", {"id": "the task"} if tool == "tasks_start" else {"failed": 0})
 
 
 async def under_load(root: Path, defect: str) -> Record:
@@ -202,7 +204,7 @@ async def test_a_system_without_a_defect_is_found_in_order(tmp_path: Path) -> No
         ("reports done work as refused", "wrong", ("document ", "tag ", "memory ", "set ")),
         ("reports done work as refused", "lost", (*VALUES, "tasked-0.yaml")),
         ("never ends its tasks", "lost", ("the task of 0",)),
-        ("hangs", "hung", ("noyalib_set", "query", "delete-files", "task_start")),
+        ("hangs", "hung", ("yaml_set", "query", "files_delete", "tasks_start")),
     ],
 )
 async def test_each_defect_is_noticed(

@@ -18,13 +18,13 @@ from kernel.chronicle.audit import Audit, AuditEntry, entries, files_of, now, pa
 from kernel.cli.__main__ import main
 from kernel.cli.audit import in_words
 from kernel.cli.care import doctor
-from kernel.configure.settings import AuditSettings
+from kernel.configure.config import AuditSettings
 from proto.ops.kernel import AuditStatus
 from tests.waiting import until
 
 
 def entry(number: int = 0, **more: Any) -> AuditEntry:
-    return AuditEntry(**{"at": now(), "who": "ci", "operation": "noyalib_set", "target": f"file=/n/{number}", **more})
+    return AuditEntry(**{"at": now(), "who": "ci", "operation": "yaml_set", "target": f"file=/n/{number}", **more})
 
 
 @contextlib.asynccontextmanager
@@ -145,7 +145,7 @@ def test_the_audit_log_is_read_and_filtered_across_rotated_files(
     assert len(shown(capsys, tmp_path, "-n", "7")) == 7
     [line] = shown(capsys, tmp_path, "--failed")
     assert "ci yaml_edit file=/n/40 -> forbidden: may only read" in line
-    [text] = shown(capsys, tmp_path, "--operation", "yaml_*", "--json")
+    [text] = shown(capsys, tmp_path, "--operation", "yaml_e*", "--json")
     assert json.loads(text)["outcome"] == "forbidden"
 
 

@@ -11,6 +11,7 @@ import trio
 
 from kernel.chronicle import history
 from kernel.chronicle.history import Point, Recorder
+from kernel.chronicle.line_file import LineFile
 from proto.ops.observation import TimelineEvent
 
 POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)
@@ -65,7 +66,7 @@ async def test_number_of_an_event_that_a_killed_kernel_did_not_write_is_not_used
 async def test_old_samples_and_half_lines_are_left_out(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     old = history.Sample(time.time() - history.WINDOW_S - 60, {"echo": POINT})
     new = history.Sample(time.time() - 60, {"echo": POINT})
-    history._write(tmp_path / "history.jsonl", [old, new], [])
+    LineFile(tmp_path / "history.jsonl", history.Sample, history.MAX_BYTES).append([old, new], list)
     with (tmp_path / "history.jsonl").open("ab") as file:
         file.write(b'{"at": 12')
     recorder = Recorder(tmp_path, dict)

@@ -107,7 +107,7 @@ async def test_a_long_record_becomes_a_line_a_day_and_the_oldest_go(
     monkeypatch.setattr(trends, "MAX_BYTES", 1000)
     monkeypatch.setattr(time, "time", lambda: NOW)
     hours = [Line(NOW - 600 * DAY_S + hour * 3600, {"yaml": 1}, {"yaml": hour}) for hour in range(24 * 600)]
-    (stores / "trends.jsonl").write_bytes(b"".join(map(trends._encoded, hours)))
+    (stores / "trends.jsonl").write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in hours))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Trends(stores, lambda: {}).run)
         while len(lines_of(stores)) == len(hours):

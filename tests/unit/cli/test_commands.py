@@ -131,12 +131,14 @@ def test_the_page_of_surfaces_lists_every_service_and_its_tools() -> None:
     by_service: dict[str, set[str]] = {}
     for op in load().values():
         if op.admits("client") and op.role in (Role.TOOL, Role.STEP) and op.service != "kernel":
-            by_service.setdefault(op.service, set()).update((op.name, op.step, op.step.removeprefix("session.")))
+            by_service.setdefault(op.service, set()).update((op.name, op.step.removeprefix("session.")))
     assert by_service.keys() <= listed.keys()
     for service, names in by_service.items():
         tools = {op.name for op in load().of_service(service) if op.role is Role.TOOL and op.admits("client")}
         named = set(re.findall(r"`([\w.-]+)`", listed[service].partition("`linckia")[0]))
-        assert named <= names | {"query", "execute", "session"}, f"{service}: the page names unknown tools"
+        assert named <= names | {"ops_query", "ops_execute", "documents_session"}, (
+            f"{service}: the page names unknown tools"
+        )
         assert "…" in listed[service] or tools <= named, f"{service}: the page lacks {tools - named}"
 
 

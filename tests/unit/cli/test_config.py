@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import kernel
-from kernel.configure.config import Config, load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.configure.config import Config, ConfigError
 from proto import backup
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernel.cli.__main__ import main
-from kernel.configure import config
-from kernel.configure.settings import Flags
+from kernel.cli.settings import loading
+from kernel.cli.settings.layers import Flags
 from tests.unit.backup import writing
 
 WRITERS = {
@@ -73,5 +73,5 @@ def test_an_export_is_for_its_owner_only(place: Path) -> None:
 def test_a_data_directory_that_was_moved_aside_stays_out_of_reach(place: Path) -> None:
     assert main(["restore-backup", str(place / "backup"), "--replace"]) == 0
     (aside,) = place.glob("data.replaced-*")
-    found = config.load(Flags(data_dir=str(place / "data"), roots=(str(place),)), {})
+    found = loading.load(Flags(data_dir=str(place / "data"), roots=(str(place),)), {})
     assert str(aside) in found.denied

@@ -12,8 +12,8 @@ import pytest
 from kernel.cli.__main__ import main
 from kernel.cli.clients.install_client import BACKUP_ENDING, FORMATS
 from kernel.cli.clients.places import settings_file
+from kernel.cli.servers.client_files import plain_json, servers_in
 from kernel.cli.servers.options import CLIENTS
-from kernel.configure.client_files import plain_json, servers_in
 
 EARLIER = {
     ".json": '// mine\n{\n  "theme": "dark", // of course\n  "%s": {\n    "other": {"command": "x"},\n  },\n}\n',
@@ -100,12 +100,20 @@ def test_a_file_that_did_not_exist_is_made_and_removed_again(client: str, home: 
     assert not path.exists()
 
 
-@pytest.mark.parametrize("client", sorted(set(CLIENTS) - {"claude-desktop"}))
+@pytest.mark.parametrize("client", sorted(set(CLIENTS) - {"claude-desktop", "copilot-cli"}))
 def test_a_project_has_a_file_of_its_own(client: str, home: Path) -> None:
     assert run(client, "--project", "--yes", "--name", "mine", "--surface", "files") == 0
     entry = content(place(client, home, project=True))[FORMATS[client].table]["mine"]
     assert entry["args"] == ["stdio", "--surface", "files"]
     assert not place(client, home).exists()
+
+
+@pytest.mark.parametrize(
+    ("client", "member", "value"), [("claude-code", "alwaysLoad", True), ("copilot-cli", "deferTools", "never")]
+)
+def test_clients_that_hide_tools_are_told_to_show_them(client: str, member: str, value: object, home: Path) -> None:
+    assert run(client, "--yes") == 0
+    assert content(place(client, home))[FORMATS[client].table]["linckia"][member] == value
 
 
 def test_a_client_without_project_settings_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel.cli.clients.jsonc import NotJson, member_at, with_member, without_member
-from kernel.configure.client_files import plain_json
+from kernel.cli.servers.client_files import plain_json
 
 ENTRY = {"command": "/opt/linckia", "args": ["stdio", "/home/me/nötes"]}
 PATH = ("mcpServers", "linckia")

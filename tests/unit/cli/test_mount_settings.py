@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
 from kernel.configure import manifests
-from kernel.configure.config import Config, load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.configure.config import Config, ConfigError
 
 
 @pytest.fixture

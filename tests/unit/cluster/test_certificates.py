@@ -23,6 +23,15 @@ from services.cluster.certificates import JOIN_LASTS, ROTATED_AFTER, Authority, 
 from services.cluster.relay import relay
 
 NOW = datetime.datetime.now(datetime.UTC)
+
+
+@pytest.fixture(autouse=True)
+def _now() -> None:
+    """Begin at the present time: certificates last ten minutes, less than a whole run of the tests may take."""
+    global NOW  # noqa: PLW0603
+    NOW = datetime.datetime.now(datetime.UTC)
+
+
 LARGEST = 1024 * 1024
 
 

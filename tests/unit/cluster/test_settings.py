@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from kernel.cli import status
 from kernel.cli.care import doctor
 from kernel.cli.care.findings import Verdict
-from kernel.configure import catalog, config
-from kernel.configure.settings import ClusterSettings, ConfigError, Flags
+from kernel.cli.settings import loading
+from kernel.cli.settings.layers import Flags
+from kernel.configure import catalog
+from kernel.configure.config import ClusterSettings, Config, ConfigError
 from proto.host import extras
 from proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
 from proto.wire.cluster import Placed, Resources
@@ -28,9 +30,9 @@ STATE = ClusterStatus(
 )
 
 
-def load(folder: Path, text: str) -> config.Config:
+def load(folder: Path, text: str) -> Config:
     (folder / "linckia.toml").write_text(text)
-    return config.load(Flags(data_dir=str(folder)), {})
+    return loading.load(Flags(data_dir=str(folder)), {})
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_the_tables_of_several_files_are_merged(tmp_path: Path) -> None:
     more = tmp_path / "more.toml"
     more.write_text('[cluster]\nengine = "ray"\naddress = "h:1"\n[cluster.services.llm]\n')
     (tmp_path / "linckia.toml").write_text('[cluster]\nengine = "ray"\n[cluster.services.embed]\nnum_cpus = 2\n')
-    found = config.load(Flags(data_dir=str(tmp_path), config_file=str(more)), {}).cluster
+    found = loading.load(Flags(data_dir=str(tmp_path), config_file=str(more)), {}).cluster
     assert found is not None
     assert (found.address, list(found.services)) == ("h:1", ["embed", "llm"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel.configure import catalog, manifests
-from kernel.configure.settings import ConfigError
+from kernel.configure.config import ConfigError
 from kernel.configure.spec import check
 from proto import ops
 from proto.host import extras
@@ -219,7 +219,7 @@ def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_pat
     assert found["transcripts"].spec.rests_after_s is None
     assert followed()["transcripts"].spec.rests_after_s == 60
     for wrong in ("claud", "sessions", 3):
-        with pytest.raises(ConfigError, match="is neither claude, codex, gemini nor the absolute path of a folder"):
+        with pytest.raises(ConfigError, match=r"is neither claude, codex, .*, zed nor the absolute path of a folder"):
             followed(wrong)
     with pytest.raises(ConfigError, match="it must be a list"):
         followed_by({"follow": "claude"})

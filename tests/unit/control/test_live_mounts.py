@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import tomlkit
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kernel.configure.config import load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.configure.config import ConfigError
 from kernel.control import mounts
 from kernel.control.mounts import LiveMounts
 from kernel.router.generation import Limits, ServiceState
@@ -34,7 +36,8 @@ class Live:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.mount()
-        config = load(Flags(data_dir=str(data_dir)), {})
+        read_settings = partial(load, Flags(data_dir=str(data_dir)), {})
+        config = read_settings()
         self.table = own = ops.load()
         self.router = Router(own, {})
         front = service(FRONT)
@@ -42,7 +45,7 @@ class Live:
         self.supervisor = Supervisor((front,), (), self.router, launch_config_of, Stage())
         self.mounts = LiveMounts(
             config=config, entries=mounts.mounted(config), own=own, launched={}, router=self.router,
-            supervisor=self.supervisor, replace_table=self.replace,
+            supervisor=self.supervisor, replace_table=self.replace, read_settings=read_settings,
         )  # fmt: skip
 
     def replace(self, table: Table) -> None:

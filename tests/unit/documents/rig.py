@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proto.ops.documents.change import AddResult, DocumentsAdd
-from proto.ops.documents.reading import Document, DocumentsList
+from proto.ops.documents.change import AddResult
+from proto.ops.documents.reading import Document
 from services.decode import main as decode
 from services.documents.main import open_service
+from services.documents.operations.adding import DocumentsAdd
+from services.documents.operations.listing import DocumentsList
 from services.runtime.handlers import OpenService
 from tests.in_process import Bench, services_in_process
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from proto.ops.documents.change import DocumentsAdd
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.carry import ANSWER_BYTES, INLINE_BYTES, DocumentsExportContents
 from tests.unit.documents.rig import documents, tree
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import DocumentsGet
 from services.decode.text.documents import text_of
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from services.documents.store.kinds import nature
 from services.documents.store.tables import TEXT_OWN

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from proto.errors import LinckiaError
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.documents.reading import DocumentsGet
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
+from services.documents.operations.listing import DocumentsList
 from services.documents.operations.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree

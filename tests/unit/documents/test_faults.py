@@ -10,12 +10,13 @@ import trio
 
 from proto.errors import Executed, OperationError
 from proto.operation import Params
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
+from proto.ops.documents.reading import DocumentsGet, DocumentsVerify
 from services.documents.code import parsing
 from services.documents.components import Components
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGraph, DocumentsGrep, DocumentsSearch
+from services.documents.operations.listing import DocumentsList, DocumentsStatus
 from services.documents.operations.sessions import SessionStart, SessionWatch
 from services.documents.store.databases import Store
 from services.documents.text import indexing

@@ -10,8 +10,9 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
+from proto.ops.documents.reading import DocumentsVerify
 from services.documents.operations.find import DocumentsGrep
+from services.documents.operations.listing import DocumentsStatus
 from services.documents.store.databases import Store
 from services.documents.text import trigram_index
 from services.documents.verify import unfindable

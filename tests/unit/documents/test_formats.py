@@ -16,13 +16,14 @@ import trio
 from proto.errors import InvalidParams
 from proto.operation import operation_of
 from proto.ops.decode import DecodedText, DecodeText
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.documents.reading import DocumentsGet
 from services.decode import main as decode
 from services.decode import results
 from services.decode.text import office
 from services.decode.text.documents import text_of
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
+from services.documents.operations.listing import DocumentsStatus
 from services.documents.text.passages import passages
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers

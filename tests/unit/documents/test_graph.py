@@ -12,13 +12,14 @@ import pytest
 from proto.errors import InvalidParams, OperationError, Quarantined
 from proto.operation import operation_of
 from proto.ops.decode import DecodeCode, ParsedCode
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.documents.reading import DocumentsGet
 from proto.ops.graph import Direction, GraphNeighbors
 from services.decode import main as decode
 from services.decode.symbols import parse, parse_all
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGraph
+from services.documents.operations.listing import DocumentsStatus
 from services.graph.main import open_service as open_graph
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench

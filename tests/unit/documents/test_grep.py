@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsStatus
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGrep, GrepResult
+from services.documents.operations.listing import DocumentsStatus
 from services.documents.store import tables
 from services.documents.text import trigram_index
 from services.documents.text.trigram_index import RAREST, terms, thinned

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.documents.change import DocumentsAdd
 from services.decode.bindings import unfolded
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.find import DocumentsGraph
 from tests.in_process import Bench
 from tests.unit.documents.rig import documents, tree

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LANGUAGES
-from proto.ops.documents.change import DocumentsAdd
 from services.decode.symbols import loaded, parse
+from services.documents.operations.adding import DocumentsAdd
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_graph import edges
 

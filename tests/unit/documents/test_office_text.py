@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.documents.change import DocumentsAdd
 from services.decode.text import sheets
 from services.decode.text.documents import text_of
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.find import DocumentsGrep
 from tests.unit.documents import formats
 from tests.unit.documents.formats import D, S, W

@@ -10,10 +10,11 @@ import apsw
 import pytest
 
 from proto.errors import OperationError
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
+from proto.ops.documents.reading import DocumentsGet, DocumentsVerify
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore
 from services.documents.operations.find import DocumentsGrep
+from services.documents.operations.listing import DocumentsStatus
 from services.documents.store import tables
 from services.documents.store.databases import Store
 from services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming

@@ -9,9 +9,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.documents.reading import DocumentsGet
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
+from services.documents.operations.listing import DocumentsStatus
 from services.documents.store.kinds import nature
 from services.documents.store.tables import TEXT_OWN, TEXT_WAITING
 from services.retrieve.main import open_service as open_retrieve

@@ -8,7 +8,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from proto.operation import Params, operation_of
-from proto.ops.documents.change import DocumentsAdd
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 
 OUT = {"output_directory": "out"}

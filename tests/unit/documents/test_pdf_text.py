@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.documents.change import DocumentsAdd
 from services.decode.text.documents import text_of
 from services.decode.text.hyphenation import FEW_WORDS, Words, joined
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
 from services.retrieve.main import open_service as open_retrieve
 from tests.unit.documents.pdfs import box, chosen, entered, field, note, pdf_of

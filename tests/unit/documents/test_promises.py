@@ -12,10 +12,11 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsList, DocumentsStatus, DocumentsVerify
+from proto.ops.documents.reading import DocumentsGet, DocumentsVerify
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch
+from services.documents.operations.listing import DocumentsList, DocumentsStatus
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree
 

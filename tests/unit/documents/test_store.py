@@ -13,17 +13,17 @@ import trio
 import trio.testing
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import DocumentsAdd, DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
-from proto.ops.documents.reading import (
-    DocumentsGet,
+from proto.ops.documents.change import DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
+from proto.ops.documents.reading import DocumentsGet, DocumentsVerify
+from services.documents.operations.adding import DocumentsAdd
+from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
+from services.documents.operations.listing import (
     DocumentsList,
     DocumentsListCollections,
     DocumentsListSnapshots,
     DocumentsStatus,
-    DocumentsVerify,
     SortBy,
 )
-from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from services.documents.operations.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.store.databases import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree

@@ -15,15 +15,16 @@ import pytest
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from proto.ops.documents.reading import DocumentsGet
 from proto.ops.retrieve import RetrievePut
 from services.decode.main import open_service as open_decode
 from services.documents import sessions
 from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGrep, DocumentsSearch, SearchType
+from services.documents.operations.listing import DocumentsStatus
 from services.documents.operations.sessions import SessionStart, SessionStop, SessionWatch
 from services.documents.store.rows import DocumentAttributes
 from services.retrieve.main import open_service as open_retrieve

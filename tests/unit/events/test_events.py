@@ -128,7 +128,7 @@ def test_a_client_with_roots_sees_only_files_below_them_and_half_of_a_move_acros
             file_event("/r/mine/b", "renamed", "/r/theirs/b"),
             file_event("/r/theirs/c", "renamed", "/r/mine/c"),
             file_event("/r/mine/d", "renamed", "/r/mine/e"),
-            NewEvent(1, EventKind.CHANGE, "path=/r/theirs/x", "write-file", who="bob"),
+            NewEvent(1, EventKind.CHANGE, "path=/r/theirs/x", "files_write", who="bob"),
             NewEvent(1, EventKind.GAP, "/r", "missing"),
             NewEvent(1, EventKind.GAP, "changes", "missing"),
             NewEvent(1, EventKind.SERVICE, "echo", "died"),

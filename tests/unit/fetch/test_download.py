@@ -17,7 +17,7 @@ from proto.errors import Forbidden, InvalidParams, LinckiaError, OperationError,
 from services.fetch import receive
 from services.fetch.client import Allowed, Client
 from services.fetch.operations import Download, DownloadCheck
-from services.fetch.partial import KEPT_S, Content, Partial, sweep
+from services.fetch.partial import KEPT_S, DownloadSource, Partial, sweep
 from tests.unit.fetch.rig import Request, fetching
 
 BODY = bytes(range(256)) * 10_000
@@ -389,7 +389,7 @@ async def test_clients_can_ask_whether_a_url_is_allowed(tmp_path: Path) -> None:
 def test_only_bytes_known_to_be_on_disk_are_resumed(tmp_path: Path) -> None:
     partial = Partial(tmp_path, "http://example.org/")
     partial.open()
-    partial.restart(Content(validator='"v"', total=100))
+    partial.restart(DownloadSource(validator='"v"', total=100))
     partial.append(b"right")
     partial.close()
     data = next(tmp_path.glob("*.part"))

@@ -62,7 +62,7 @@ async def test_each_item_has_its_own_status_and_nothing_is_overwritten(tmp_path:
         expected = ["error"] * 12 + ["success", "error"]
         reasons = [
             "already exists", "already exists", "does not exist", "is inside", "does not exist",
-            "outside the roots", "outside the roots", "outside the roots", "is a root", "not an absolute path",
+            "outside the roots", "outside the roots", "outside the roots", "is a root", "does not exist",
             "already exists", "is not a directory", None, "does not exist",
         ]  # fmt: skip
         before = OnDisk(root).entries
@@ -300,4 +300,4 @@ async def test_a_renamed_note_names_the_operation_that_renames_its_links(tmp_pat
         other = await bench.call(RenameFiles(renames=pairs((root / "b.txt", root / "c.txt"))))
         note = await bench.call(RenameFiles(renames=pairs((root / "a.md", root / "d.md"))))
     assert (other.hint, note.succeeded) == (None, 1)
-    assert "rename_note" in (note.hint or "")
+    assert "notes_rename" in (note.hint or "")

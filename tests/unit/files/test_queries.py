@@ -10,7 +10,15 @@ import pytest
 from proto.errors import InvalidParams
 from proto.operation import Params
 from proto.validation import validate
-from services.files.operations.queries import QueryCreate, QueryDelete, QueryExecute, QueryGet, QueryList, QueryUpdate
+from services.files.operations.queries import (
+    FilesFind,
+    QueryCreate,
+    QueryDelete,
+    QueryExecute,
+    QueryGet,
+    QueryList,
+    QueryUpdate,
+)
 from services.files.operations.shared import Filter
 from tests.unit.files.rig import files_service, index
 
@@ -56,7 +64,7 @@ async def test_update_keeps_what_it_does_not_name(tmp_path: Path) -> None:
 
 async def test_names_are_unique_and_errors_for_unknown_ones_list_the_known(tmp_path: Path) -> None:
     async with files_service(tmp_path / "data", tmp_path) as bench:
-        with pytest.raises(InvalidParams, match=r"none; create one with query-create"):
+        with pytest.raises(InvalidParams, match=r"none; create one with queries_create"):
             await bench.call(QueryExecute(name="q"))
         await bench.call(QueryCreate(name="q", query=Filter()))
         with pytest.raises(InvalidParams, match="already") as taken:
@@ -84,3 +92,17 @@ async def test_query_that_cannot_run_is_refused_by_the_name_of_its_field(tmp_pat
         with pytest.raises(InvalidParams, match=r"`query\.min_length`"):
             validate(QueryCreate, {"name": "q", "query": {"min_length": 1}})
         assert (await bench.call(QueryList())).queries == []
+
+
+async def test_entries_of_the_whole_index_are_found_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "deep").mkdir(parents=True)
+    (root / "deep/schema.sql").write_text("create")
+    (root / "notes.txt").write_text("text")
+    async with files_service(tmp_path / "data", root) as bench:
+        with pytest.raises(InvalidParams, match="nothing is indexed yet"):
+            await bench.call(FilesFind(extension="sql"))
+        await index(bench, root)
+        found = await bench.call(FilesFind(extension="sql"))
+        assert [each.path for each in found.entries] == [str(root / "deep/schema.sql")]
+        assert (await bench.call(FilesFind(name_contains="NOTES", limit=1))).total_count == 1

@@ -18,14 +18,14 @@ from proto.errors import LinckiaError, Unavailable
 from proto.operation import Operation, Params
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from proto.origin import Origin
-from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Event, Level, pack_body
+from services.runtime.dispatch import ClientRequests, Outlasting
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from services.runtime.roots import Roots
 
 
 class InProcess:
-    """`proto.wire.dispatch.Dispatcher` over handlers; `failing` makes an operation fail by name."""
+    """`services.runtime.dispatch.Dispatcher` over handlers; `failing` makes an operation fail by name."""
 
     def __init__(self) -> None:
         self.handlers = Handlers()

@@ -103,9 +103,9 @@ class SessionStart(Params[dict[str, Any]], frozen=True, kw_only=True):
     label: str | None = None
 
 
-@_tool("search", step="search")
+@_tool("chats_search")
 class OtherSearch(Params[str], frozen=True, kw_only=True):
-    """A tool with the name of a step."""
+    """A tool with a former name that is also the name of a step."""
 
 
 @_tool("picture")

@@ -20,7 +20,7 @@ from services.front.scratchpad import Scratchpad, Scratchpads, _read
 from services.knowledge.operations.notes import ReadNodeContent
 
 TABLE = ops.load()
-SEARCH = TABLE["search"]
+SEARCH = TABLE["chats_search"]
 QUERY = SEARCH.parse({"query": "x"})
 
 
@@ -69,14 +69,14 @@ def test_a_short_answer_is_as_it_was(pad: Scratchpad) -> None:
 
 
 def test_a_list_becomes_an_object_that_says_what_is_left_out(pad: Scratchpad) -> None:
-    op = TABLE["explore_links"]
+    op = TABLE["notes_links"]
     short = excerpt(op, op.parse({"id": "a"}), [{"target": f"note-{n}"} for n in range(9_000)], None)
     assert isinstance(short, Excerpt)
     assert f"{len(short['result'])} of 9000 shown" in short["more"]["left_out"][0]
 
 
 def test_a_text_that_is_cut_says_at_which_line_to_go_on(pad: Scratchpad) -> None:
-    op = TABLE["read_node_content"]
+    op = TABLE["notes_read"]
     lines = [f"line {n} of a long note\n" for n in range(1, 3001)]
     short = excerpt(op, ReadNodeContent(id="a"), {"text": "".join(lines)}, None)
     assert isinstance(short, Excerpt)

@@ -60,10 +60,10 @@ async def client(dispatcher: LinkDispatcher) -> AsyncIterator[Wire]:
 
 async def test_invalid_results_of_tools_steps_and_resources_are_failures(lying: LinkDispatcher) -> None:
     steps = [{"op": "documents_list"}, {"op": "documents_list"}]
-    edit = {"op": "noyalib_set", "params": {"file": "a", "path": "b", "value": "c"}}
+    edit = {"op": "yaml_set", "params": {"file": "a", "path": "b", "value": "c"}}
     asked: list[tuple[str, Any]] = [
-        ("tools/call", {"name": "list-jobs", "arguments": {}}),
-        ("tools/call", {"name": "list-jobs", "arguments": {}, "_meta": {"progressToken": 1}}),
+        ("tools/call", {"name": "jobs_list", "arguments": {}}),
+        ("tools/call", {"name": "jobs_list", "arguments": {}, "_meta": {"progressToken": 1}}),
         ("tools/call", {"name": "query", "arguments": {"steps": steps}}),
         ("tools/call", {"name": "query", "arguments": {"steps": steps[:1]}}),
         ("tools/call", {"name": "execute", "arguments": {"operations": [edit]}}),

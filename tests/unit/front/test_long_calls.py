@@ -14,10 +14,10 @@ from proto.operation import Operation, Params, operation_of
 from proto.ops.kernel import KernelNameCall
 from proto.ops.tasks import Task, TaskAdopt, TaskStart
 from proto.origin import Origin
-from proto.wire.dispatch import CallOptions
 from services.echo.operations import EchoParams
 from services.files.operations.changes import DeleteFiles
 from services.front.tasks import SHORT_WAIT_S, LongCalls, TaskHandle, Wanted, wanted_by, wanting
+from services.runtime.dispatch import CallOptions
 
 LONG = DeleteFiles(paths=["/a"])
 RESULT = {"deleted": 1}
@@ -26,7 +26,7 @@ BECAME_TASK = OperationError("still running", executed=Executed.MAYBE, data={"ta
 
 
 def task(state: Any = "working", **more: Any) -> Task:
-    return Task(id="t1", operation="delete-files", state=state, started="2027-01-01T00:00:00Z", **more)
+    return Task(id="t1", operation="files_delete", state=state, started="2027-01-01T00:00:00Z", **more)
 
 
 class Services:
@@ -86,7 +86,7 @@ async def test_a_call_does_not_become_a_task_where_clients_cannot_wait_or_it_nee
     for options in ({"waits": False}, {"require": ("destructive",)}):
         services = Services(outlasts=True)
         assert await made(services, LONG, **options) == RESULT
-        assert services.names == ["delete-files"]
+        assert services.names == ["files_delete"]
 
 
 async def test_a_call_that_outlasts_its_client_is_adopted_for_the_owner_of_its_token() -> None:
@@ -96,7 +96,7 @@ async def test_a_call_that_outlasts_its_client_is_adopted_for_the_owner_of_its_t
     with pytest.raises(OperationError, match="still running"):
         await made(services, LONG, grant=grant)
     assert services.made[1:] == [
-        KernelNameCall(call=NUMBER), TaskAdopt(operation="delete-files", call="name", grant=grant)
+        KernelNameCall(call=NUMBER), TaskAdopt(operation="files_delete", call="name", grant=grant)
     ]  # fmt: skip
 
 
@@ -133,7 +133,7 @@ async def test_a_client_cannot_name_the_operation_of_a_mounted_server() -> None:
 async def test_any_call_is_a_task_if_its_client_asks() -> None:
     services = Services()
     assert await made(services, EchoParams(message="x"), Wanted.TASK) == TaskHandle(task())
-    assert services.names == ["task_start"]
+    assert services.names == ["tasks_start"]
 
 
 def test_a_client_s_wish_for_a_task_depends_on_request_and_revision() -> None:

@@ -29,32 +29,32 @@ def test_resource_whose_operation_names_a_text_field_is_that_text() -> None:
 
 
 async def test_json_that_a_service_wrote_reaches_the_client_as_plain_data_would() -> None:
-    operation = ops.load()["transcript_checkout"]
+    operation = ops.load()["chats_read"]
     assert may_be_written(operation)
     plain = {"messages": [{"role": "user", "content": 'a "word" \\ and a\nline, ü'}], "depth": 1}
     written = msgspec.Raw(msgspec.json.encode(plain))
     surface, params = Surface("transcripts", ops.load()), operation.parse({"hash": "0" * 64})
     of_written, of_plain = (tool_result(surface, operation, params, value) for value in (written, plain))
     assert of_written == of_plain
-    encoded = await encoded_tool_result(operation, params, written, b"", bounds=False)
-    assert encoded == await encoded_tool_result(operation, params, plain, b"", bounds=False)
+    encoded = await encoded_tool_result(operation, params, written, b"", bounds=False, terse=None)
+    assert encoded == await encoded_tool_result(operation, params, plain, b"", bounds=False, terse=None)
 
 
 def test_results_that_the_kernel_inspects_arrive_as_plain_data() -> None:
     table = ops.load()
     # One is shown as a text of its own; a preview is made of the other.
     assert not may_be_written(table["knowledge_stats_summary"])
-    assert not may_be_written(table["search_everything"])
+    assert not may_be_written(table["everything_search"])
 
 
 def test_a_step_called_as_a_tool_is_refused_with_the_right_tool() -> None:
     core = Surface("core", ops.load())
     for name, said in (
-        ("add", "`add` changes what is stored: call it in `execute`"),
-        ("grep", "`grep` only reads: call it in `query`"),
+        ("add", "`add` changes what is stored: call it in `ops_execute`"),
+        ("grep", "`grep` only reads: call it in `ops_query`"),
     ):
         assert str(unknown_tool(name, core)) == f"Unknown tool: {name}; {said}"
-    assert "did you mean search_documents" in str(unknown_tool("search_documnts", core))
+    assert "did you mean notes_search" in str(unknown_tool("search_documnts", core))
     assert str(unknown_tool("add", Surface("yaml", ops.load()))) == "Unknown tool: add"
 
 
@@ -62,7 +62,7 @@ def test_long_answers_of_notes_are_kept_where_a_contract_says_so_and_cut_on_core
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = ops.load()
-    operation = table["search_documents"]
+    operation = table["notes_search"]
     params = operation.parse({"query": "x"})
     hit = {"id": "n", "path": "n.md", "snippet": "words " * 100}
     pad = Scratchpads().open()

@@ -12,11 +12,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from kernel.configure.config import Http
 from proto.grants import Grant
 from proto.operation import Access, Params, operation, operation_of
 from proto.ops import Table
 from proto.origin import Origin
+from proto.wire.front import Http
 from services.front import scratchpad
 from services.front.gateway import Gateway
 from services.front.operations.steps import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead

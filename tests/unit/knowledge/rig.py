@@ -20,7 +20,6 @@ from proto.ops.retrieve import (
     GroupIds,
     Grouping,
     Hit,
-    Migrated,
     Neighbour,
     Neighbours,
     Outboxes,
@@ -30,7 +29,6 @@ from proto.ops.retrieve import (
     RetrieveDelete,
     RetrieveEpoch,
     RetrieveGroups,
-    RetrieveMigrate,
     RetrieveOutboxes,
     RetrievePairs,
     RetrievePut,
@@ -124,10 +122,6 @@ class MemorySearch:
     @handles(RetrieveScrub)
     async def on_scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
         return Scrubbed()
-
-    @handles(RetrieveMigrate)
-    async def on_migrate(self, params: RetrieveMigrate, ctx: Context) -> Migrated:
-        return Migrated()
 
     @handles(RetrieveOutboxes)
     async def on_outboxes(self, params: RetrieveOutboxes, ctx: Context) -> Outboxes:

@@ -123,7 +123,7 @@ async def test_file_too_large_to_read_is_named_and_stops_no_other(tmp_path: Path
             await read(bench, "big")
         answer = await bench.call(SearchDocuments(query="zebra"))
         assert [hit.id for hit in answer.results] == ["small"]
-        assert answer.metadata.degraded == ["index: 1 of 2 notes could not be indexed, see knowledge_status"]
+        assert answer.metadata.degraded == ["index: 1 of 2 notes could not be indexed, see notes_status"]
         write(root, "big.md", "zebra now short")
         await settled(bench, 2)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import datetime
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from services.memory import main as memory
 from services.memory.operations import ListMemories, Memory, Recall, Recalled, Remember, Remembered
@@ -14,10 +17,38 @@ from tests.in_process import Bench, services_in_process
 
 
 @contextlib.asynccontextmanager
-async def remembering(folder: Path, **others: Any) -> AsyncIterator[Bench]:
+async def remembering(
+    folder: Path, settings: Mapping[str, dict[str, Any]] | None = None, **others: Any
+) -> AsyncIterator[Bench]:
     services = {"retrieve": retrieve.open_service, **others, "memory": memory.open_service}
-    async with services_in_process(services, folder) as bench:
+    async with services_in_process(services, folder, settings=settings or {}) as bench:
         yield bench
+
+
+class Clock:
+    """The time as the service sees it: noon of a day."""
+
+    def __init__(self) -> None:
+        self.day = datetime.date(2026, 3, 1)
+
+    @property
+    def now_ns(self) -> int:
+        return int(datetime.datetime.combine(self.day, datetime.time(12), datetime.UTC).timestamp()) * 10**9
+
+    def pass_days(self, days: int) -> None:
+        self.day += datetime.timedelta(days=days)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Give the services this time."""
+        time = SimpleNamespace(time=lambda: self.now_ns / 1e9, time_ns=lambda: self.now_ns)
+        with contextlib.ExitStack() as stack:
+            for module in (
+                "memory.writing", "memory.recall", "memory.joining", "memory.main",
+                "shared.times", "transcripts.search",
+            ):  # fmt: skip
+                stack.enter_context(mock.patch(f"services.{module}.time", time))
+            yield
 
 
 async def say(bench: Bench, text: str, session: str = "", **more: Any) -> Remembered:

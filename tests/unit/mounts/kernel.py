@@ -42,7 +42,7 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Client:
-    """`proto.wire.dispatch.ClientRequests`: what reached the client of one call."""
+    """`services.runtime.dispatch.ClientRequests`: what reached the client of one call."""
 
     def __init__(self, ask: Ask | None) -> None:
         self.progressed: list[tuple[float, float | None, str | None]] = []

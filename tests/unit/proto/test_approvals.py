@@ -15,16 +15,16 @@ TABLE = ops.load()
 def chosen(*require: str) -> set[str]:
     """The operations of these that wait."""
     rules = Rules(ApprovalSettings(require=require))
-    names = ("noyalib_get", "noyalib_set", "delete-files", "remember", "forget", "mcp_echo")
+    names = ("yaml_get", "yaml_set", "files_delete", "memory_add", "memory_forget", "mcp_echo")
     return {name for name in names if name in TABLE and rules.choose(TABLE[name])}
 
 
 def test_operations_are_chosen_by_their_access_or_by_name() -> None:
     assert chosen() == set()
     assert chosen("destructive") < chosen("write")
-    assert "forget" in chosen("destructive")
-    assert "noyalib_get" not in chosen("write")
-    assert chosen("noyalib_*") == {"noyalib_get", "noyalib_set"}
+    assert "memory_forget" in chosen("destructive")
+    assert "yaml_get" not in chosen("write")
+    assert chosen("noyalib_*") == {"yaml_get", "yaml_set"}
     # A former name.
     assert chosen("mcp.echo") == set()
     assert chosen("mcp_echo") == {"mcp_echo"}
@@ -65,7 +65,7 @@ def test_a_request_cannot_hide_its_tool() -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ("noyalib_sett", "did you mean noyalib_set"),
+        ("noyalib_sett", "did you mean yaml_set"),
         ("destructiv", "did you mean destructive"),
         ("mount:githb", "did you mean github"),
         ("mcp.githb.*", "did you mean github"),

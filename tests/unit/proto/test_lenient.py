@@ -123,11 +123,9 @@ def test_null_stays_where_it_is_a_value() -> None:
     assert validate(Everything, {"levels": None}).levels is None
     assert validate(Everything, {"levels": None, "limit": "5"}).levels is None
     assert validate(Everything, {"data": {"gone": None}, "text": None}).data == {"gone": None}
-    assert TABLE["resource-children"].parse({"name": "a", "depth": None}) != TABLE["resource-children"].parse(
-        {"name": "a"}
-    )
-    assert TABLE["edit_note"].parse({"path": "a.md", "id": None, "front_matter": {"tag": None}}) == TABLE[
-        "edit_note"
+    assert TABLE["sets_children"].parse({"name": "a", "depth": None}) != TABLE["sets_children"].parse({"name": "a"})
+    assert TABLE["notes_edit"].parse({"path": "a.md", "id": None, "front_matter": {"tag": None}}) == TABLE[
+        "notes_edit"
     ].parse({"path": "a.md", "front_matter": {"tag": None}})
 
 
@@ -175,7 +173,7 @@ def test_valid_values_are_left_unchanged() -> None:
 
 
 def test_a_parameter_that_is_given_twice_once_as_null_is_given_once() -> None:
-    index = TABLE["index"]
+    index = TABLE["files_index"]
     for sent in ({"root": "/a", "path": None}, {"path": None, "root": "/a"}, {"path": "/a", "root": None}):
         assert index.parse(sent) == index.parse({"root": "/a"})
     with pytest.raises(InvalidParams, match="given twice"):
@@ -193,7 +191,7 @@ def _optional() -> list[tuple[str, str]]:
     ]
 
 
-MEANT_AS_NULL = {("resource-children", "depth"), ("resource-parent", "depth")}
+MEANT_AS_NULL = {("sets_children", "depth"), ("sets_parents", "depth")}
 """Where the reference says what null means: without a limit."""
 
 

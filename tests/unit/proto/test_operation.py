@@ -120,16 +120,17 @@ def test_a_result_other_than_an_object_is_wrapped() -> None:
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        ("plan-list", "List plans"),
-        ("query-list", "List queries"),
-        ("resource-set-get", "Get resource set"),
-        ("collection_create", "Create collection"),
-        ("db-diagnose", "Diagnose database"),
-        ("rename-files", "Rename files"),
-        ("list-jobs", "List jobs"),
+        ("plans_list", "List plans"),
+        ("queries_list", "List queries"),
+        ("sets_get", "Get set"),
+        ("collections_create", "Create collection"),
+        ("files_diagnose", "Diagnose files"),
+        ("files_rename", "Rename files"),
+        ("notes_write", "Write note"),
+        ("jobs_list", "List jobs"),
         ("index", "Index"),
         ("session", "Session"),
-        ("mcp.echo", "Mcp echo"),
+        ("mcp.echo", "Echo mcp"),
     ],
 )
 def test_a_title_is_made_of_the_name(name: str, title: str) -> None:
@@ -177,6 +178,22 @@ def _patterned(node: object) -> list[dict[str, Any]]:
         own = [node] if isinstance(node.get("pattern"), str) else []
         return own + [each for value in node.values() for each in _patterned(value)]
     return [each for value in node for each in _patterned(value)] if isinstance(node, list) else []
+
+
+def test_errors_name_a_parameter_as_the_surface_lists_it() -> None:
+    index = ops.load()["files_index"]
+    for reference, shown in ((False, "path"), (True, "root")):
+        for arguments, says in (
+            ({"pth": "/x"}, "unknown parameter `pth`"),
+            ({}, f"missing required parameter `{shown}`"),
+            ({"root": 5}, f"parameter `{shown}`"),
+        ):
+            with pytest.raises(InvalidParams, match=says) as caught:
+                index.parse(arguments, reference=reference)
+            assert caught.value.failure.field == ("pth" if "pth" in arguments else shown)
+            if "pth" in arguments:
+                assert f"known parameters: {shown}, " in str(caught.value)
+                assert ("(did you mean `path`?)" in str(caught.value)) is not reference
 
 
 def test_every_pattern_of_an_operation_has_a_description_for_errors() -> None:

@@ -28,7 +28,7 @@ TABLE = ops.load()
         ("documents_add", {"directory_path": "/work", "include_patterns": ["*.md"]},
          {"path": "/work", "include": ["*.md"]}),
         ("documents_status", {"verbose": True}, {"detailed": True}),
-        ("download", {"url": "http://localhost/a", "concurrency": 4, "timeout_ms": 60000},
+        ("documents_download", {"url": "http://localhost/a", "concurrency": 4, "timeout_ms": 60000},
          {"url": "http://localhost/a"}),
     ],
 )  # fmt: skip

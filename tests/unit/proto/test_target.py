@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from proto import ops
 from proto.operation import Access, Params
-from proto.ops.documents.change import DocumentsAdd
 from proto.ops.observation import KernelPageCall
 from proto.target import described, names
 from proto.wire.frames import TARGET_CHARS
+from services.documents.operations.adding import DocumentsAdd
 from services.fetch.operations import Download
 from services.files.operations.changes import DeleteFiles, MoveFiles, Relocation
 from services.yaml.operations import NoyalibSet, SetEdit, YamlEdit
@@ -27,7 +27,12 @@ NAMELESS = {
     "kernel_call": "what it calls has a line of its own",
     "kernel_take_over": "the call has a line of its own",
     "memory_import": "an export as a whole",
-    "session-set-preferences": "those of the session",
+    "memory_join": "a sync of many",
+    "preferences_set": "those of the session",
+    "changes_collect": "the records of all services",
+    "notes_changes": "records of calls that have lines of their own",
+    "yaml_changes": "records of calls that have lines of their own",
+    "transcript_join": "a sync of many",
     "transcript_restore": "an export as a whole",
     "transcript_ingest": "a body that is read by its service alone",
 }
@@ -54,7 +59,7 @@ def test_every_operation_that_changes_something_says_what_it_is_about() -> None:
     for op in ops.load(()).values():
         if op.access is not Access.READ:
             named = [field.encode_name for field in msgspec.structs.fields(op.params) if names(field.encode_name)]
-            nested = {"renames", "moves", "groups", "nodes", "operations", "wanted"}
+            nested = {"copies", "renames", "moves", "groups", "nodes", "operations", "wanted"}
             assert named or nested.intersection(op.params.__struct_fields__) or op.name in NAMELESS, op.name
 
 

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 
 from proto.errors import Unavailable
-from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import (
     Fusion,
@@ -25,6 +24,7 @@ from proto.ops.retrieve import (
     SearchResult,
 )
 from services.documents.main import open_service as open_documents
+from services.documents.operations.adding import DocumentsAdd
 from services.retrieve.main import open_service
 from services.runtime.storage import DiskFull
 from tests.in_process import Bench, services_in_process

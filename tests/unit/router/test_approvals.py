@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from kernel.chronicle.audit import AuditEntry
 from proto.approvals import ApprovalSettings, Rules
 from proto.errors import Executed, Unavailable
+from proto.ops.kernel import Done, ServicesRestart
 from proto.origin import Origin
+from proto.wire import frames
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import call, rig
 
@@ -42,3 +46,20 @@ async def test_other_calls_and_those_of_the_operator_do_not_wait() -> None:
     async with rig(rules=RULES) as r:
         assert (await call(r, Say(text="one")))["text"] == "one"
         assert (await call(r, Write(text="two"), origin=Origin("operator")))["text"] == "two"
+
+
+async def test_a_chosen_operation_of_the_kernel_itself_is_not_made_either() -> None:
+    made: list[str] = []
+
+    async def restart(params: ServicesRestart, caller: str) -> Done:
+        made.append(params.service)
+        return Done(message="restarted")
+
+    body = frames.pack_body(ServicesRestart(service="speaker"))
+    for require, expected in (((), ["speaker"]), (("services_restart",), [])):
+        made.clear()
+        async with rig(rules=Rules(ApprovalSettings(require=require)), fronts=("speaker",)) as r:
+            r.router.serve_local({ServicesRestart: restart})
+            with contextlib.nullcontext() if not require else pytest.raises(Unavailable, match="needs an approval"):
+                await r.outgoing["speaker"].raw("services_restart", body, Origin("client"), limit_s=5)
+        assert made == expected

@@ -9,6 +9,7 @@ from kernel.router.record import take_key
 from proto.errors import Forbidden
 from proto.grants import Grant
 from proto.operation import Params, operation_of
+from proto.ops.kernel import ServicesRestart
 from proto.origin import Origin
 from proto.wire import frames
 from tests.unit.router.ops import Put, Relay, Said, Say
@@ -73,3 +74,20 @@ def test_an_idempotency_key_counts_for_one_token_with_one_set_of_limits() -> Non
         seen.append(call.origin.key)
     assert len(set(seen[:5])) == 5
     assert seen[5] == seen[0]
+
+
+@pytest.mark.parametrize(
+    ("grant", "why"),
+    [
+        (Grant("ci", read_only=True), "may only read"),
+        (Grant("ci", surfaces=("files",)), "on no surface of the token ci"),
+        (Grant("ci", roots=("/a",)), "the token ci is limited to /a"),
+        (Grant("ci"), ""),
+    ],
+)
+def test_services_are_restarted_only_by_clients_that_may_write_everywhere(grant: Grant, why: str) -> None:
+    restart = operation_of(ServicesRestart(service="yaml"))
+    assert restart.admits("client")
+    assert not restart.admits("files")
+    assert why in restart.refusal(grant)
+    assert bool(why) == bool(restart.refusal(grant))

@@ -11,7 +11,7 @@ from proto.errors import Executed, InvalidParams, LinckiaError, OperationError, 
 from proto.grants import Grant
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.dispatch import Outlasting
+from services.runtime.dispatch import Outlasting
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import Rig, call, rig
 

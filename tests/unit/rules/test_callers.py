@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernel.configure import catalog
-from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role, operation, operation_of
+from proto.operation import CLIENT, OPERATOR, SYNC, Access, Operation, Params, Role, operation, operation_of
 from proto.ops import load
 from proto.wire.front import SERVICE as FRONT
 from services.front.listing import callers
 
 ROOT = Path()
 KERNEL = "kernel"
-OUTSIDE = {CLIENT, OPERATOR, KERNEL}
+OUTSIDE = {CLIENT, OPERATOR, SYNC, KERNEL}
 """Callers that are no service."""
 
 

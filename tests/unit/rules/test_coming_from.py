@@ -27,7 +27,7 @@ _THEIRS = re.compile(r"`[^`\n]*\b(?:yams|amalfa|noyalib-mcp|tapes|mcp-space-brow
 def _known() -> set[str]:
     """Names of tools, steps, services' parameters and results."""
     operations = [op for op in TABLE.values() if op.admits("client")]
-    names = {name for op in operations for name in (op.name, op.step) if name}
+    names = {name for op in operations for name in (op.name, op.step, *op.former) if name}
     for op in operations:
         names |= {field.name for field in msgspec.structs.fields(op.params)} | set(op.params.taken)
         schema = json.dumps(op.output_schema)

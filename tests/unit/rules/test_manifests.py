@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel.configure import data_format, manifests
+from kernel.cli.care import data_format
+from kernel.configure import manifests
 from kernel.configure.manifests import PackagedManifest
 from proto.manifest import Keep
 from proto.wire.front import SERVICE as FRONT

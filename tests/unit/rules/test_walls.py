@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
 from kernel.configure import catalog, users
-from kernel.configure.config import Flags, load
 from kernel.configure.launch import LaunchConfigs, RootFolders
 from proto import ops
 from proto.manifest import Roots

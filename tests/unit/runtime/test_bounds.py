@@ -13,10 +13,10 @@ from proto.errors import InvalidParams
 from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel, Link
-from proto.wire.dispatch import ClientRequests
 from proto.wire.frames import Call, Cancel, Fault, Log, Pong, Progress
 from proto.wire.launch import LaunchConfig
 from services.runtime.calls import Outgoing, _Pending
+from services.runtime.dispatch import ClientRequests
 from services.runtime.handlers import Context, Environment
 from tests.memory_link import memory_link
 

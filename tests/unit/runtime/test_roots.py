@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proto import grants
 from proto.errors import Kind
+from proto.grants import Grant
 from services.runtime.roots import Denied, OutsideRoots, Roots
 
 
@@ -145,3 +147,36 @@ def test_no_path_opens_something_denied(tmp_path_factory: pytest.TempPathFactory
         return
     with os.fdopen(descriptor) as opened:
         assert opened.read() in ("folder/secret", "note")
+
+
+def test_a_missing_file_comes_with_similar_names_but_none_that_is_denied(home: Path) -> None:
+    for name in ("config.yaml", "config.yml", "secret.yaml", "other"):
+        (home / name).touch()
+    (home / "secret.lnk").symlink_to(home / "data" / "deep" / "secret")
+    (home / "secret.out").symlink_to("/etc/passwd")
+    missing = str(home / "confg.yaml")
+    assert Roots([home]).similar(missing) == f"; did you mean {home}/config.yaml, {home}/config.yml?"
+    assert Roots([home]).similar(missing, "confg.yaml") == "; did you mean config.yaml, config.yml?"
+    assert Roots([home], patterns=["*.yml"]).similar(missing) == f"; did you mean {home}/config.yaml?"
+    denied = Roots([home], denied=[str(home / "config.yaml"), str(home / "data")])
+    assert denied.similar(missing) == f"; did you mean {home}/config.yml?"
+    # Neither a link to a denied file, nor one out of the roots, nor what a denied folder holds.
+    assert denied.similar(str(home / "secret.lnkk")) == f"; did you mean {home}/secret.yaml?"
+    assert denied.similar(str(home / "secret.outt"), "x/secret.outt") == "; did you mean x/secret.yaml?"
+    assert denied.similar(str(home / "data" / "deep" / "secre")) == ""
+    assert Roots([home]).similar("/etc/passw") == ""
+    assert Roots([home]).similar(str(home / "nowhere" / "x")) == ""
+    assert Roots([home]).similar(str(home / "zzzzzz")) == ""
+    assert Roots([home]).similar(f"{home}/a\0b") == ""
+
+
+def test_a_token_that_is_limited_to_a_root_is_told_no_name_beyond_it(home: Path) -> None:
+    (home / "inside").mkdir()
+    (home / "inside" / "note").touch()
+    roots = Roots([home])
+    token = grants.current.set(Grant("ci", roots=(str(home / "inside"),)))
+    try:
+        assert roots.similar(str(home / "noet")) == ""
+        assert roots.similar(str(home / "inside" / "noet")) == f"; did you mean {home}/inside/note?"
+    finally:
+        grants.current.reset(token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -89,7 +90,7 @@ class ActedProcess:
 
     how = "acted"
     node = ""
-    handoff = None
+    handoff: socket.socket | None = None
 
     def __init__(self, actor: Actor, link: Link) -> None:
         self.actor = actor

@@ -16,10 +16,10 @@ from proto.ops.tasks import Task, TaskGet, TaskStart
 from proto.origin import Origin
 from proto.wire import frames
 from proto.wire.channel import Channel
-from proto.wire.dispatch import ClientRequests
 from proto.wire.frames import Call
 from services.runtime.calls import Outgoing
 from services.runtime.database import Database, Kind
+from services.runtime.dispatch import ClientRequests
 from services.runtime.handlers import Context
 from services.tasks import store
 from services.tasks.main import Tasks
@@ -72,7 +72,7 @@ class PlayedContext(Context):
     """A call of the client with the token or grant `owner`; the kernel's mandate for a call is its operation."""
 
     def __init__(self, owner: str | Grant = "") -> None:
-        call = Call(id=1, op="task_start", params=b"", left_ms=600_000, generation=1, origin=Origin(
+        call = Call(id=1, op="tasks_start", params=b"", left_ms=600_000, generation=1, origin=Origin(
             "client", grant=owner if isinstance(owner, Grant) else Grant(name=owner) if owner else None))  # fmt: skip
         super().__init__(call, Outgoing(Channel(memory_link()[0]), "tasks", 1))
         self.size = 0

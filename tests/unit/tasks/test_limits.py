@@ -12,7 +12,7 @@ import trio.testing
 
 from proto.errors import OperationError
 from proto.ops.tasks import Schedule, ScheduleCancel, TaskCancel, TaskStart
-from proto.wire.dispatch import ClientRequests
+from services.runtime.dispatch import ClientRequests
 from services.tasks import store
 from services.tasks.limits import Limits
 from services.tasks.owners import USER
@@ -36,7 +36,7 @@ async def test_unfinished_tasks_are_limited_for_each_owner(
 ) -> None:
     async with tasks_with(tmp_path, forever, max_unfinished=3) as bench:
         ids = [await bench.start(f"op{n}", "a") for n in range(3)]
-        with pytest.raises(OperationError, match=r"3 unfinished tasks.*max_unfinished.*task_cancel") as caught:
+        with pytest.raises(OperationError, match=r"3 unfinished tasks.*max_unfinished.*tasks_cancel") as caught:
             await bench.start("op3", "a")
         assert caught.value.failure.field == "operation"
         await bench.start("op", "b")
@@ -48,7 +48,7 @@ async def test_timers_are_limited_for_each_owner(tmp_path: Path, autojump_clock:
     async with tasks_with(tmp_path, forever, max_timers=2) as bench:
         timers = timers_of(bench)
         ids = [(await timers.schedule(DAILY, PlayedContext("a"))).id for _ in range(2)]
-        with pytest.raises(OperationError, match=r"2 timers.*max_timers.*schedule_cancel"):
+        with pytest.raises(OperationError, match=r"2 timers.*max_timers.*timers_cancel"):
             await timers.schedule(DAILY, PlayedContext("a"))
         await timers.schedule(DAILY, PlayedContext("b"))
         await timers.cancel(ScheduleCancel(id=ids[0]), PlayedContext("a"))

@@ -26,8 +26,8 @@ from proto.ops.tasks import (
     TaskWait,
 )
 from proto.wire import frames
-from proto.wire.dispatch import ClientRequests
 from services.runtime.database import Database, Kind
+from services.runtime.dispatch import ClientRequests
 from services.tasks import store
 from services.tasks.limits import Limits
 from services.tasks.owners import USER, of_grant
@@ -85,7 +85,7 @@ async def test_an_adopted_call_belongs_to_its_clients_token(
 ) -> None:
     async with tasks_with(tmp_path, at_once) as bench:
         monkeypatch.setattr(bench.tasks, "begin", lambda task: None)
-        params = TaskAdopt(operation="delete-files", call="name", grant=FORMER)
+        params = TaskAdopt(operation="files_delete", call="name", grant=FORMER)
         id_ = (await bench.tasks.adopt(params, PlayedContext())).id
         assert [(await bench.get(id_, FORMER)).id] == [id_]
         assert not await sees(bench, id_, AGAIN)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from proto.errors import Unavailable
-from proto.wire.dispatch import ClientRequests
+from services.runtime.dispatch import ClientRequests
 from services.tasks.turns import Turns
 from tests.unit.tasks.rig import tasks_with
 

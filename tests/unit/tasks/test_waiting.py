@@ -13,7 +13,7 @@ import trio.testing
 
 from proto.errors import Overloaded, Unavailable
 from proto.ops.tasks import TaskListParams, TaskProgress, TaskWait
-from proto.wire.dispatch import ClientRequests
+from services.runtime.dispatch import ClientRequests
 from services.tasks import store
 from services.tasks.owners import USER
 from services.tasks.store import Unfinished

@@ -13,7 +13,7 @@ from services.telemetry import otlp
 from services.telemetry.main import TelemetrySettings, headers_of
 
 CALL = CallRecord(
-    number=1, at=1_700_000_000.5, trace="ab" * 16, span="cd" * 8, parent="ef" * 8, operation="noyalib_get",
+    number=1, at=1_700_000_000.5, trace="ab" * 16, span="cd" * 8, parent="ef" * 8, operation="yaml_get",
     service="yaml", process="yaml", generation=2, who="http", target="file=/a", queued_ms=0.5, duration_ms=12.0,
 )  # fmt: skip
 
@@ -25,7 +25,7 @@ def test_a_call_is_a_span_below_its_callers() -> None:
     )  # fmt: skip
     found = ExportTraceServiceRequest.FromString(otlp.traces([CALL, failed], {"host.name": "here"}))
     spans = {span.name: span for each in found.resource_spans for scope in each.scope_spans for span in scope.spans}
-    span = spans["noyalib_get"]
+    span = spans["yaml_get"]
     assert (span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()) == ("ab" * 16, "cd" * 8, "ef" * 8)
     assert span.end_time_unix_nano - span.start_time_unix_nano == 12_000_000
     assert span.start_time_unix_nano == 1_700_000_000_500_000_000

@@ -14,14 +14,16 @@ import apsw
 import pytest
 
 from kernel import VERSION
-from kernel.configure import data_format
+from kernel.cli.care import data_format
 from proto.control.address import CannotHold
 from proto.ops.decode import DOCUMENT_TYPES
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.documents.reading import DocumentsGet
+from proto.ops.retrieve import RetrieveSearch
 from services.approvals.store import SCHEMA as APPROVALS
+from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete
 from services.documents.operations.find import DocumentsGrep
+from services.documents.operations.listing import DocumentsList
 from services.documents.store import tables as documents_schema
 from services.events.event_database import SCHEMA as EVENTS
 from services.files.operations.plans import PlanExecute, PlanList
@@ -29,34 +31,38 @@ from services.files.operations.queries import QueryList
 from services.files.operations.sets import ResourceSetCreate, ResourceSetList
 from services.files.store import schema as files_schema
 from services.files.store.database import open_database as open_files
+from services.files.undo.journal import open_journal
 from services.graph import tables as graph
 from services.knowledge.note_database import SCHEMA as NOTES
 from services.knowledge.note_database import open_database as open_notes
 from services.media.cache import SCHEMA as MEDIA
 from services.memory.memory_db import SCHEMA as MEMORIES
+from services.memory.operations import CompareMemories, Forget, ListMemories, MemoryExport
 from services.retrieve.collection_schema import SCHEMA as COLLECTIONS
 from services.runtime.database import Database, Kind, Schema, copies
 from services.runtime.database.schema import UnknownVersion
 from services.tasks.store import SCHEMA as TASKS
 from services.transcripts.database import SCHEMA as TRANSCRIPTS
-from services.transcripts.operations.conversations import TranscriptHistories, TranscriptList
+from services.transcripts.operations.conversations import TranscriptHistories, TranscriptList, TranscriptsSearch
 from services.transcripts.operations.intake import TranscriptImport, TranscriptImportState
 from services.watch.database import WatchDatabase as Watched
 from tests.unit.documents.pdfs import pdf_of
 from tests.unit.documents.rig import documents
 from tests.unit.files.rig import files_service, index
-from tests.unit.memory.rig import listed, remembering, texts
-from tests.unit.transcripts.rig import serving
+from tests.unit.memory.rig import listed, remembering, say, texts
+from tests.unit.transcripts.rig import assistant, payload, post, serving, user
+from tests.unit.transcripts.test_search import embedding, has
 from tests.waiting import until
 
 HERE = Path(__file__).parent
 
 
-def build(fixture: str, path: Path) -> None:
+def build(fixture: str, path: Path, *more: str) -> None:
     """The database of an earlier version."""
     path.parent.mkdir(parents=True)
     with contextlib.closing(apsw.Connection(str(path))) as db:
-        db.execute((HERE / fixture).read_text()).fetchall()
+        for name in (fixture, *more):
+            db.execute((HERE / name).read_text()).fetchall()
     path.chmod(0o600)
 
 
@@ -205,6 +211,39 @@ async def test_transcripts_of_version_4_get_the_titles_and_messages_that_come_wi
         ]  # fmt: skip
 
 
+async def test_turns_of_version_5_are_given_to_the_search_again_and_keep_their_vectors(tmp_path: Path) -> None:
+    said = [user("Which animal grows back an arm?"), assistant("A sea star."), user("And a leg?")]
+    async with serving(tmp_path, embed=embedding) as bench:
+        await post(bench, payload(said, "A crab."))
+        await until(lambda: has(bench, groups=4, vectors=4, vectors_waiting=0))
+    with contextlib.closing(apsw.Connection(str(tmp_path / "transcripts" / "transcripts.db"))) as db:
+        for column in ("machine", "branch"):
+            db.execute(f"ALTER TABLE node DROP COLUMN {column}").fetchall()
+        db.execute("DROP TRIGGER dropped_returns; DROP TABLE dropped").fetchall()
+        db.pragma("user_version", 5)
+    (collection,) = (tmp_path / "retrieve").glob("transcripts*.db")
+    with contextlib.closing(apsw.Connection(str(collection))) as db:
+        db.execute("DELETE FROM group_values WHERE field='after'").fetchall()
+        db.execute("UPDATE groups SET metadata=CAST(json_remove(metadata, '$.after') AS BLOB)").fetchall()
+    # Nothing can be embedded here.
+    async with serving(tmp_path) as bench:
+
+        async def after() -> list[str]:
+            result = await bench.call(RetrieveSearch(collection="transcripts", query="animal star leg crab"))
+            return [hit.text for hit in result.hits if "after" in hit.group_metadata]
+
+        async def all_are_linked() -> bool:
+            return sorted(await after()) == ["A crab.", "A sea star.", "And a leg?"]
+
+        await until(all_are_linked)
+        assert await has(bench, groups=4, vectors=4, vectors_waiting=0)
+        await post(bench, payload([*said, assistant("A crab."), user("And a tail?")], "A lizard."))
+        found = await bench.call(TranscriptsSearch(query="leg"))
+        assert found.results[0].preview == "And a leg?"
+        assert found.results[0].machine == ""
+    assert version_of(tmp_path / "transcripts" / "transcripts.db") == TRANSCRIPTS.version
+
+
 @pytest.mark.parametrize("fixture", ["files-1.sql", "files-1-last.sql"])
 async def test_sets_queries_and_plans_of_version_1_still_work(tmp_path: Path, fixture: str) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
@@ -245,6 +284,60 @@ async def test_memories_of_version_1_that_were_merged_by_similarity_are_apart_ag
         assert [said.text for said in kiel.said] == ["", "The office is in Bonn"]
         assert await texts(bench, "disabled") == ["deployment is DISABLED.", "Deployment is enabled"]
     assert version_of(tmp_path / "memory" / f"memory.db.before-v{MEMORIES.version}") == 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_older_memories_hold_replace_each_other_and_are_fed_to_the_search_again(
+    tmp_path: Path, version: int
+) -> None:
+    build("memory-2.sql", tmp_path / "memory" / "memory.db", *(["memory-3.sql"] if version == 3 else []))
+    async with remembering(tmp_path) as bench:
+        ulm, kiel = await listed(bench)
+        assert (ulm.text, kiel.text, kiel.tags, len(kiel.said)) == (
+            "The office is in Ulm", "The office is in Kiel", ["ops"], 2,
+        )  # fmt: skip
+        assert (ulm.conflicts_with, kiel.conflicts_with) == ([kiel.id], [ulm.id])
+        # The search has the times of old memories too.
+        assert set(await texts(bench, "office", as_of="1970-01-01")) == {ulm.text, kiel.text}
+        assert await texts(bench, "office", as_of="1970-01-01T00:00:02Z") == [kiel.text]
+        bonn = await say(bench, "The office is in Bonn", supersedes=[kiel.id, ulm.id])
+        assert await texts(bench, "office") == ["The office is in Bonn"]
+        # Numbers of forgotten memories are not used again.
+        page = (await bench.call(ListMemories(limit=1))).next_cursor
+        assert int(page) == 10
+        again = await say(bench, "The office is in Kiel", supersedes=[bonn.id])
+        assert again.id not in (kiel.id, bonn.id)
+    assert version_of(tmp_path / "memory" / f"memory.db.before-v{MEMORIES.version}") == version
+
+
+@pytest.mark.parametrize("fixtures", [["memory-1.sql"], ["memory-2.sql"], ["memory-2.sql", "memory-3.sql"]])
+async def test_older_memories_have_the_same_tables_and_triggers_as_new_ones(
+    tmp_path: Path, fixtures: list[str]
+) -> None:
+    build(fixtures[0], tmp_path / "old" / "memory" / "memory.db", *fixtures[1:])
+    schemas = []
+    for name in ("old", "new"):
+        async with remembering(tmp_path / name):
+            pass
+        with contextlib.closing(apsw.Connection(str(tmp_path / name / "memory" / "memory.db"))) as db:
+            schemas.append({each: " ".join(sql.split()) for each, sql in db.execute(
+                "SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%'"
+            )})  # fmt: skip
+    assert schemas[0] == schemas[1]
+
+
+async def test_corrections_and_deletions_of_version_3_are_known_to_a_sync(tmp_path: Path) -> None:
+    build("memory-2.sql", tmp_path / "memory" / "memory.db", "memory-3.sql")
+    async with remembering(tmp_path) as bench:
+        carried = {one.text: one for one in (await bench.call(MemoryExport())).memories}
+        kiel, ulm = carried["The office is in Kiel"], carried["The office is in Ulm"]
+        assert (kiel.corrected_ns, ulm.corrected_ns, kiel.decided_ns) == (5 * 10**9, 0, 0)
+        facts = await bench.call(CompareMemories(buckets=list(range(256))))
+        (gone,) = [fact.forgotten for fact in facts.facts if fact.forgotten is not None]
+        assert (gone.id, gone.at_ns, gone.merged_into) == ("cccccccccccc", 6 * 10**9, "")
+        await bench.call(Forget(id=kiel.id))
+    with contextlib.closing(apsw.Connection(str(tmp_path / "memory" / "memory.db"))) as db:
+        assert db.execute("SELECT count(*) FROM corrected").get == 0
 
 
 def _item(version: int) -> Schema:
@@ -298,9 +391,11 @@ def test_an_older_kernel_refuses_the_data_of_a_newer_one(tmp_path: Path) -> None
 def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "watch.db", lambda: None).database
     of_graph = graph.open_database(tmp_path / "graph.db")
-    for database in (watched, of_graph):
+    of_changes = open_journal(tmp_path / "changes.db")
+    for database in (watched, of_graph, of_changes):
         database.close()
     of_documents = (documents_schema.PACKS, documents_schema.INDEX)
     fixed = (*of_documents, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES, EVENTS, TASKS, APPROVALS)
     versions = [schema.version for schema in fixed] + [files_schema.VERSION]
-    assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT
+    versions += [version_of(database.path) for database in (watched, of_graph, of_changes)]
+    assert sum(versions) == data_format.FORMAT

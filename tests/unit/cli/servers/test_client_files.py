@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel.configure.client_files import mount_name, plain_json
-from kernel.configure.config import Config, load
-from kernel.configure.settings import ConfigError, Flags
+from kernel.cli.servers.client_files import mount_name, plain_json
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
+from kernel.configure.config import Config, ConfigError
 
 CLAUDE = """{
   // Two servers.

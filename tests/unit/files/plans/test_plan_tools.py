@@ -26,7 +26,7 @@ from tests.unit.files.plans.planning import ENTRY, Kernel, ended, executions, fo
 from tests.unit.files.rig import index
 from tests.waiting import until
 
-A_SET = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+A_SET = ToolOutcome(tool="sets_create", arguments={"name": "{{entry.name}}"})
 """One set for each matching entry, with its name."""
 
 
@@ -161,7 +161,7 @@ async def test_an_execution_continues_after_a_death_and_repeats_no_call(tmp_path
                 name="p",
                 sources=[folder(root)],
                 outcomes=[
-                    ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.path}}"}),
+                    ToolOutcome(tool="sets_create", arguments={"name": "{{entry.path}}"}),
                     SelectionOutcome(selectionSetName="seen"),
                 ],
             )

@@ -159,7 +159,8 @@ async def test_failures_are_recorded_and_invalid_plans_refused(tmp_path: Path) -
         await refused("outcomes[0].outcomes[0].tool", [folder(root)], [ChainedOutcome(outcomes=[tool])])
         await refused("outcomes[0].tool", [folder(root)], [ToolOutcome(tool="kernel_shutdown")])
         await refused("outcomes[0].tool", [folder(root)], [ToolOutcome(tool="graph_forget_nodes")])
-        await refused("outcomes[0].arguments", [folder(root)], [ToolOutcome(tool="inspect", arguments={"pfad": "x"})])
+        wrong = ToolOutcome(tool="inspect", arguments={"pfad": "x"})
+        await refused("outcomes[0].arguments.pfad", [folder(root)], [wrong])
         await refused(
             "outcomes[0].arguments.path",
             [folder(root)],

@@ -1,4 +1,4 @@
-"""`grep-files`: ripgrep's rules, bounded answers with cursors to continue, and the same matches for every worker."""
+"""`files_grep`: ripgrep's rules, bounded answers with cursors to continue, and the same matches for every worker."""
 
 from __future__ import annotations
 

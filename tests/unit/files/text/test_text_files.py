@@ -1,4 +1,4 @@
-"""`read-file`, `edit-file` and `write-file`: a text is read unaltered, changed only as requested, and kept."""
+"""`files_read`, `files_edit` and `files_write`: a text is read unaltered, changed only as requested, and kept."""
 
 from __future__ import annotations
 
@@ -99,6 +99,13 @@ async def test_the_requested_lines_are_returned(tmp_path: Path, monkeypatch: pyt
         assert (await read(bench, root / "empty")).total_lines == 0
 
 
+def test_an_offset_counts_bytes_of_the_original_only() -> None:
+    with pytest.raises(InvalidParams) as caught:
+        ReadFile(path="/a", offset=1).check()
+    assert caught.value.failure.field == "offset"
+    ReadFile(path="/a", offset=1, original=True).check()
+
+
 async def test_binary_files_are_refused_with_their_type(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -109,7 +116,7 @@ async def test_binary_files_are_refused_with_their_type(tmp_path: Path) -> None:
     (root / "link").symlink_to(tmp_path)
     async with files_service(tmp_path / "data", root) as bench:
         for name, said in (("a", "image/png"), ("b.mp3", "audio/mpeg"), ("none", "not found"),
-                           ("pipe", "not a regular"), ("", "not a regular"), ("link", "outside")):  # fmt: skip
+                           ("pipe", "not a regular"), ("link", "outside")):  # fmt: skip
             with pytest.raises(LinckiaError, match=f"(?i){said}") as refused:
                 await read(bench, root / name)
             assert refused.value.failure.field == "path"
@@ -129,7 +136,7 @@ async def test_edits_are_made_in_order_all_or_none(tmp_path: Path) -> None:
         for edits, field, said in (
             ([{"old": "two", "new": "2"}], "edits[0].old", "2 times, in lines 2, 3"),
             ([{"old": "one", "new": "1"}, {"old": "on", "new": ""}], "edits[1].old", "not found in the file"),
-            ([{"old": "fuor", "new": "1"}], "edits[0].old", "did you mean four"),
+            ([{"old": "fuor", "new": "1"}], "edits[0].old", "line 4 is nearest: 'four'"),
             ([{"lines": "5", "new": "1"}], "edits[0].lines", "has 4"), ([{"new": "1"}], "edits[0]", "one of them"),
             ([{"old": "a", "lines": "1", "new": "1"}], "edits[0]", "one of them"),
         ):  # fmt: skip
@@ -242,7 +249,7 @@ async def test_nothing_is_written_where_it_may_not(tmp_path: Path) -> None:
     outside.mkdir()
     (root / "way").symlink_to(outside)
     async with files_service(tmp_path / "data", root) as bench:
-        for path in (outside / "x", root / "way/x", tmp_path / "data/files.db", Path("relative")):
+        for path in (outside / "x", root / "way/x", tmp_path / "data/files.db", Path("../relative")):
             with pytest.raises(LinckiaError) as refused:
                 await write(bench, path, "x")
             assert refused.value.failure.field == "path"

@@ -93,7 +93,7 @@ async def write(bench: Bench, path: Path, content: str, **asked: Any) -> Written
 @pytest.mark.parametrize(
     "case",
     [
-        *(each for each in reported("overwriting_keeps") if each["tool"] == "write-file"),
+        *(each for each in reported("overwriting_keeps") if each["tool"] == "files_write"),
         {"before_hex": "fffe", "encoding": "utf-16-le", "before": "eins ä\n", "content": "zwei ö\n"},
         {"before_hex": "", "encoding": "cp1252", "before": "<!-- coding: cp1252 -->\nGrüße aus Köln\n",
          "content": "<!-- coding: cp1252 -->\nStraße\n"},

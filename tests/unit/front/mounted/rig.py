@@ -29,9 +29,9 @@ from proto.operation import Operation, Params
 from proto.ops import Table
 from proto.ops.kernel import KernelMounts
 from proto.ops.mounts import MountsName, MountsOffered
-from proto.wire.dispatch import CallOptions
 from services.front.gateway import Gateway, open_gateway
 from services.mounts.offers.names import Names
+from services.runtime.dispatch import CallOptions
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 
@@ -126,7 +126,7 @@ async def mounted_gateway(
     serve: Serve = refuse, kept: Path | None = None, **mounts: Offered
 ) -> AsyncIterator[tuple[Gateway, Mounts]]:
     """A gateway to the test's operations and the mounts; `kept` is the folder of the registry, if that goes on."""
-    named = ("kernel_mounts", "mounts_offered", "query", "execute", "describe")
+    named = ("kernel_mounts", "mounts_offered", "ops_query", "ops_execute", "ops_describe")
     table = Table([*TABLE.values(), *(op for op in ops.load().values() if op.name in named)])
     with tempfile.TemporaryDirectory() as folder:
         registry = Names(kept or Path(folder))

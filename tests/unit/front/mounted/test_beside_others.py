@@ -47,13 +47,13 @@ async def test_other_surfaces_find_them_as_steps(surface: str) -> None:
         assert not [tool for tool in tools if tool["name"].startswith("sky_")]
         await wire.call("query", {"steps": [{"op": "describe", "params": {"words": "look at a star"}}]})
         found = json.loads((await wire.receive())["result"]["content"][0]["text"])
-        assert found["ops"][0] == {"op": "sky_look", "in": "query", "about": "Look at a star"}
+        assert found["ops"][0] == {"op": "sky_look", "in": "ops_query", "about": "Look at a star"}
         await wire.call("query", {"steps": [{"op": "sky_look", "params": {"at": 2}}]})
         result = (await wire.receive())["result"]
         assert result["content"] == [{"type": "text", "text": "read"}]
         assert not result["isError"]
         await wire.call("query", {"steps": [{"op": "sky_paint"}]})
-        assert "`execute`" in (await wire.receive())["result"]["content"][0]["text"]
+        assert "`ops_execute`" in (await wire.receive())["result"]["content"][0]["text"]
         await wire.call("execute", {"operations": [{"op": "sky_paint", "params": {"colour": "red"}}]})
         result = (await wire.receive())["result"]
         assert json.loads(result["content"][0]["text"])["succeeded"] == 1

@@ -6,7 +6,7 @@ Tokens are characters / 4 of the compact JSON; o200k_base, a large model's token
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 
 from proto import ops
 from proto.json_types import JsonObject
-from proto.operation import REFERENCES, SURFACES, Operation, Role
+from proto.operation import REFERENCES, SURFACES, Operation, Role, detail
 from proto.validation import json_schema
 from services.front.surfaces import schemas
 from services.front.surfaces.surface import Surface
@@ -53,6 +53,14 @@ def test_lists_and_tools_stay_within_their_token_budgets(surface: str, table: op
     assert 20 <= tokens(made.instructions) < INSTRUCTIONS_LIMIT
 
 
+def test_results_are_listed_without_the_members_that_are_details() -> None:
+    class Done(msgspec.Struct):
+        done: int
+        why: Annotated[str, detail("If it was not")] = ""
+
+    assert schemas.result(msgspec.json.schema(Done)["$defs"]["Done"])["properties"] == {"done": {"type": "integer"}}
+
+
 def test_explanations_are_left_out_only_if_redundant() -> None:
     described = {
         "sort_desc": {"type": "boolean", "description": "Whether to sort descending"},
@@ -68,13 +76,13 @@ def test_explanations_are_left_out_only_if_redundant() -> None:
 
 def test_details_are_shown_on_small_surfaces_and_by_describe(table: ops.Table) -> None:
     def of(surface: str) -> JsonObject:
-        (tool,) = (tool for tool in Surface(surface, table).listed_tools if tool["name"] == "grep-files")
+        (tool,) = (tool for tool in Surface(surface, table).listed_tools if tool["name"] == "files_grep")
         properties: JsonObject = tool["inputSchema"]["properties"]
         return properties
 
     assert "description" not in of("all")["hidden"]
     assert (
-        of("core")["hidden"]["description"] == table["grep-files"].input_schema["properties"]["hidden"]["description"]
+        of("core")["hidden"]["description"] == table["files_grep"].input_schema["properties"]["hidden"]["description"]
     )
 
 
@@ -107,16 +115,22 @@ def keys(schema: Any) -> list[str]:
 
 def test_core_lists_few_tools_but_serves_all_by_name(table: ops.Table) -> None:
     core, whole = Surface("core", table), Surface("all", table)
-    assert {"query", "execute", "session", "search_everything", "edit_note", "edit-file", "remember"} <= {
-        t["name"] for t in core.listed_tools
-    }
+    assert {
+        "ops_query",
+        "ops_execute",
+        "documents_session",
+        "everything_search",
+        "notes_edit",
+        "files_edit",
+        "memory_add",
+    } <= {t["name"] for t in core.listed_tools}
     assert 12 <= len(core.listed_tools) <= 20
     assert core.tools == whole.tools
     assert core.listed_templates == whole.listed_templates
 
 
 def test_the_three_searches_differ_in_their_first_words(table: ops.Table) -> None:
-    names = ("search", "search_documents", "documents_search", "search_everything")
+    names = ("chats_search", "notes_search", "documents_search", "everything_search")
     first = {name: table[name].description.partition(":")[0] for name in names}
     assert list(first.values()) == ["Conversations", "Notes", "Documents", "Everything"]
     assert len({table[name].title for name in names}) == len(names)
@@ -126,12 +140,14 @@ def test_the_three_searches_differ_in_their_first_words(table: ops.Table) -> Non
 def test_parameters_have_the_reference_s_names_on_its_surface_and_common_ones_elsewhere(
     surface: str, table: ops.Table
 ) -> None:
-    (search,) = [tool for tool in Surface(surface, table).listed_tools if tool["name"] == "search"]
+    shown = "search" if surface in REFERENCES else "chats_search"
+    (search,) = [tool for tool in Surface(surface, table).listed_tools if tool["name"] == shown]
     name, other = ("top_k", "limit") if surface in REFERENCES else ("limit", "top_k")
     assert name in search["inputSchema"]["properties"]
     assert other not in search["inputSchema"]["properties"]
     for written in (name, other):
-        assert table["search"].parse({"query": "x", written: 3}) == table["search"].parse({"query": "x", "top_k": 3})
+        op = table["chats_search"]
+        assert op.parse({"query": "x", written: 3}) == op.parse({"query": "x", "top_k": 3})
 
 
 def test_conversations_are_checked_out_and_deleted_where_they_are_searched(table: ops.Table) -> None:
@@ -196,9 +212,9 @@ async def test_the_instructions_describe_the_surface(surface: str) -> None:
 
 def test_errors_use_json_type_names_and_both_names_of_a_parameter(table: ops.Table) -> None:
     with pytest.raises(Exception, match="expected `integer`, got `string`"):
-        table["navigate"].parse({"path": "/x", "limit": "many"})
-    with pytest.raises(Exception, match=r"missing required parameter `root` \(or `path`\)"):
-        table["index"].parse({})
-    assert msgspec.to_builtins(table["index"].parse({"path": "/x"})) == msgspec.to_builtins(
-        table["index"].parse({"root": "/x"})
+        table["files_browse"].parse({"path": "/x", "limit": "many"})
+    with pytest.raises(Exception, match=r"missing required parameter `path`"):
+        table["files_index"].parse({})
+    assert msgspec.to_builtins(table["files_index"].parse({"path": "/x"})) == msgspec.to_builtins(
+        table["files_index"].parse({"root": "/x"})
     )

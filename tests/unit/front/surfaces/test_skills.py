@@ -23,11 +23,12 @@ TABLE = ops.load()
 SKILLS = list(skill_files.skills().values())
 
 CALLED = {op.name for op in TABLE.values() if op.admits(CLIENT)}
-STEPS = {op.step for op in TABLE.values() if op.admits(CLIENT)}
+STEPS = {op.name for op in TABLE.values() if op.admits(CLIENT)}
 
 WORDS = {field.encode_name for op in TABLE.values() for field in msgspec.structs.fields(op.params)} | {
-    "all", "change", "conflicts_with", "date", "degraded", "died", "digest", "file", "gap", "more", "next",
-    "next_cursor", "old", "overloaded", "quarantined", "service", "timeout", "unavailable", "user",
+    "all", "change", "conflicts_with", "date", "degraded", "died", "digest", "file", "gap", "may_replace", "more",
+    "next", "next_cursor", "not_kept", "old", "overloaded", "quarantined", "replaced", "service", "stale", "this",
+    "timeout", "unavailable", "user",
 }  # fmt: skip
 """Other words in code style: parameters, and fields and values of results."""
 
@@ -63,7 +64,7 @@ def test_examples_of_a_skill_are_valid_calls(skill: Skill) -> None:
         assert op.role is Role.TOOL
         op.parse(call["arguments"])
         for step in call["arguments"].get("steps", []):
-            (inner,) = (each for each in TABLE.values() if each.admits(CLIENT) and each.step == step["op"])
+            (inner,) = (each for each in TABLE.values() if each.admits(CLIENT) and each.name == step["op"])
             inner.parse({name: "0" * 64 if name == "hash" else value for name, value in step["params"].items()})
 
 

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from proto import ops
+from proto.approvals import ApprovalSettings, Rules
 from proto.errors import InvalidParams
 from proto.operation import SURFACES, Access
 from services.front.surfaces.surface import Surface, template_pattern
@@ -47,8 +48,24 @@ def test_every_listed_tool_has_what_a_client_needs(surface: str, everything: ops
             jsonschema.Draft202012Validator.check_schema(schema)
             assert all(ref.startswith("#/$defs/") for ref in references(schema))
         # What `describe` answers of a parameter explains it, also where the list leaves that out as plain.
-        for name, parameter in everything[tool["name"]].input_schema["properties"].items():
+        for name, parameter in everything.find(tool["name"]).input_schema["properties"].items():
             assert any(key in str(parameter) for key in ("description", "enum", "$ref")), (tool["name"], name)
+
+
+def test_clients_that_hide_tools_are_asked_to_show_the_most_useful_ones(everything: ops.Table) -> None:
+    core = {tool["name"]: tool.get("_meta", {}) for tool in Surface("core", everything).listed_tools}
+    shown = {name for name, meta in core.items() if meta.get("anthropic/alwaysLoad")}
+    assert shown == {"ops_query", "everything_search", "files_read", "notes_read", "memory_recall"}
+    assert core["scratchpad_read"]["anthropic/maxResultSizeChars"] > 100_000
+    assert not any("_meta" in tool for tool in Surface("files", everything).listed_tools)
+
+
+def test_clients_learn_which_tools_wait_for_a_person(everything: ops.Table) -> None:
+    surface = Surface("core", everything)
+    surface.rules = Rules(ApprovalSettings(require=("destructive",)))
+    asks = {t["name"] for t in surface.listed_tools if t.get("_meta", {}).get("anthropic/requiresUserInteraction")}
+    assert "files_write" in asks
+    assert "files_read" not in asks
 
 
 def references(schema: Any) -> list[str]:
@@ -179,23 +196,25 @@ def test_the_compact_surface_costs_a_model_less_than_a_thousand_tokens(everythin
 def test_the_composite_tools_say_what_each_surface_reaches() -> None:
     for surface in ("documents", "compact", "all"):
         tools = {tool["name"]: tool for tool in Surface(surface, STEPS).listed_tools}
-        query, execute = (tools[name]["inputSchema"]["properties"] for name in ("query", "execute"))
+        own = "" if surface == "documents" else "ops_"
+        query, execute = (tools[f"{own}{name}"]["inputSchema"]["properties"] for name in ("query", "execute"))
         op = query["steps"]["items"]["properties"]["op"]
         change = execute["operations"]["items"]["properties"]["op"]
         if surface == "documents":
             assert set(tools) == {"query", "execute", "session"}
-            assert op["enum"] == ["search", "get", "grep", "describe"]
+            assert op["enum"] == ["get", "search", "grep", "describe"]
             assert change["enum"] == ["add", "delete", "move"]
         else:
             # Hundreds of names would cost more than the tools they stand for.
             assert "enum" not in op
             assert "enum" not in change
-            assert "describe" in tools["query"]["description"]
+            assert "ops_describe" in tools["ops_query"]["description"]
         assert query["steps"]["items"]["required"] == ["op"]
         assert execute["operations"]["items"]["required"] == ["op", "params"]
-        assert tools["session"]["inputSchema"]["properties"]["action"]["enum"] == ["start"]
-        assert tools["session"]["inputSchema"]["required"] == ["action"]
-        assert tools["execute"]["annotations"].get("openWorldHint", True)
+        session = tools["session" if surface == "documents" else "documents_session"]["inputSchema"]
+        assert session["properties"]["action"]["enum"] == ["start"]
+        assert session["required"] == ["action"]
+        assert tools[f"{own}execute"]["annotations"].get("openWorldHint", True)
 
 
 def test_the_documents_surface_reaches_what_can_be_done_with_documents_and_nothing_else(everything: ops.Table) -> None:

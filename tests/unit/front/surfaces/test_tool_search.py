@@ -242,8 +242,8 @@ async def test_describe_finds_mounted_tools_by_meaning_and_follows_their_changes
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(searches.vectors.run)
-        assert await first("undo a deletion") == "restore-files"
-        assert embed.texts == []
+        assert await first("undo a deletion") == "trash_restore"
+        assert "undo a deletion" in embed.texts
         for described in ("Gives the forecast: rain.", "Shows the sun."):
             steps.update(ops.Table([*ops.load().values(), *tools(described).values()]))
             task = "rainfall" if "rain" in described else "sunscreen"

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.configure.config import Http
 from proto.errors import (
     Internal,
     InvalidParams,
@@ -35,6 +34,7 @@ from proto.ops.embed import (
     MaxSimResult,
 )
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from proto.wire.front import Http
 from services.front.web.routes import routes
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front.httpwire import HttpWire, Reply, served

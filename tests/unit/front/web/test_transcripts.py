@@ -11,15 +11,15 @@ from urllib.parse import quote
 
 import pytest
 
-from kernel.configure.config import Http
 from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.operation import Operation, Params
 from proto.ops import load
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.dispatch import ClientRequests, Outlasting
 from proto.wire.frames import Event, pack_body
+from proto.wire.front import Http
 from services.front.web.routes import routes
+from services.runtime.dispatch import ClientRequests, Outlasting
 from services.transcripts.operations.conversations import SERVICE
 from tests.in_process import Bench
 from tests.unit.front.httpwire import HttpWire, Reply, served

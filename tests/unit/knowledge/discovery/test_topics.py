@@ -80,7 +80,7 @@ def test_vectors_come_back_by_their_texts() -> None:
 def test_text_repeated_word_for_word_in_several_notes_is_no_topic() -> None:
     form = "Ask the owners of this page whenever you find that something is missing."
     contents = [
-        gaps.Content("t", (), (), Counter(), "", (Sentence(1, form), Sentence(2, f"Of {n}."))) for n in range(3)
+        gaps.NoteContent("t", (), (), Counter(), "", (Sentence(1, form), Sentence(2, f"Of {n}."))) for n in range(3)
     ]
     common = commonplaces(each.sentences for each in contents)
     assert common == {form}

@@ -54,7 +54,8 @@ def test_one_place_changes_and_every_other_byte_stays(
     ("asked", "said"),
     [
         ({"replace": Replacement("t", "x")}, "occurs 4 times"),
-        ({"replace": Replacement("zebra", "x")}, "does not occur"),
+        ({"replace": Replacement("zebra", "x")}, "does not occur in the note; notes_read has its text"),
+        ({"replace": Replacement("## Towe", "x")}, r"does not occur in the note; line \d+ is nearest: '## Two'"),
         ({"section": SectionText("Twoo", "x")}, "did you mean Two"),
         ({"section": SectionText("Nine > Ten", "x", create=True)}, "section not found: 'Nine'"),
         ({"front_matter": {"a": "x" * 70_000}}, "the limit is 65536"),

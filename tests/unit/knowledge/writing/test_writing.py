@@ -28,9 +28,11 @@ async def test_a_written_note_can_be_searched_when_the_call_returns(tmp_path: Pa
         made = await bench.call(WriteNote(path="new/Plan.md", content="zebra\n", front_matter={"tags": ["x"]}))
         data = (root / "new/Plan.md").read_bytes()
         assert data == b"---\ntags: [x]\n---\nzebra\n"
+        assert made.change
         assert made == NoteWritten(
-            path=str(root / "new/Plan.md"), hash=hashlib.sha256(data).hexdigest(), changed=True, id="plan", indexed=True
-        )
+            path=str(root / "new/Plan.md"), hash=hashlib.sha256(data).hexdigest(), changed=True, id="plan",
+            indexed=True, change=made.change,
+        )  # fmt: skip
         assert await found(bench, "zebra") == ["plan"]
         read = await bench.call(ReadNodeContent(id="plan"))
         assert (read.hash, read.text) == (made.hash, data.decode())

@@ -16,7 +16,7 @@ const tokens = (row) => (row.tokens ? row.tokens.input + row.tokens.output : nul
 
 function List({ query = "", project = "", agent = "", since = "", sort = "newest", cursor = "" }) {
   const asked = { query, project, agent, sort, limit: 100, ...(since && { since }), ...(cursor && { cursor }) };
-  const work = useWork(() => call("transcript_list", asked), [JSON.stringify(asked)]);
+  const work = useWork(() => call("chats_list", asked), [JSON.stringify(asked)]);
   const set = (more) => go("/conversations", { query, project, agent, since, sort, ...more });
   const names = (of, chosen) => [["", "all"], ...[...new Set([...(work.value?.conversations || []).map(of), chosen])].filter(Boolean).sort().map((each) => [each, each])];
   return html`<${Title}>Conversations<//>

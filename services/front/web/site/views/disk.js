@@ -11,7 +11,7 @@ const PARTS = { map: "Map", duplicates: "Duplicates", growth: "Growth", pictures
 
 export function View({ parts, parameters }) {
   const part = parts[0] || "map";
-  const disks = useWork(() => call("disk-free"), []);
+  const disks = useWork(() => call("disk_free"), []);
   const roots = (disks.value?.fileSystems || []).flatMap((each) => each.roots);
   const path = parameters.path || roots[0] || "";
   const address = (name) => `#/disk/${name}?path=${encodeURIComponent(path)}`;
@@ -81,7 +81,7 @@ function File({ path, again }) {
   return html`<${Loaded} work=${work}>${(found) => html`<div class="card"><h2>${path.split("/").pop()}</h2>
     ${found.thumbnailUri && html`<div class="thumbs"><${Picture} url=${found.thumbnailUri} name=${path} /></div>`}
     <${Facts} facts=${{ path, size: bytes(found.size), type: found.mimeType, changed: html`<${Time} at=${found.modifiedAt} />`, ...details(found.metadata) }} />
-    <p><${Action} confirm=${`Delete ${path}? It goes to the trash.`} act=${async () => { await call("delete-files", { paths: [path] }); again(); return "in the trash"; }}>Delete<//></p></div>`}<//>`;
+    <p><${Action} confirm=${`Delete ${path}? It goes to the trash.`} act=${async () => { await call("files_delete", { paths: [path] }); again(); return "in the trash"; }}>Delete<//></p></div>`}<//>`;
 }
 
 function details(metadata = []) {
@@ -101,18 +101,18 @@ export function Picture({ url, name }) {
 }
 
 function Duplicates({ path }) {
-  const work = useWork(() => call("find-duplicates", { path, limit: 200 }), [path]);
+  const work = useWork(() => call("files_duplicates", { path, limit: 200 }), [path]);
   return html`<${Loaded} work=${work}>${({ groups, wasted, total }) => html`
     <p>${plural(total, "group")} of equal files; ${bytes(wasted)} could be freed.</p>
     ${groups.map((group) => html`<div class="card" key=${group.paths[0]}><h2>${bytes(group.size)} × ${group.paths.length}</h2>
       <ul class="plain">${group.paths.map((each, index) => html`<li class="row" key=${each}><code>${each}</code>
         ${index > 0 && html`<${Action} label=${`Delete ${each}`} confirm=${`Delete ${each}? It goes to the trash.`}
-          act=${async () => { await call("delete-files", { paths: [each] }); return "in the trash"; }}>Delete<//>`}</li>`)}</ul></div>`)}`}<//>`;
+          act=${async () => { await call("files_delete", { paths: [each] }); return "in the trash"; }}>Delete<//>`}</li>`)}</ul></div>`)}`}<//>`;
 }
 
 function Growth({ path }) {
   const [since, setSince] = useState("");
-  const work = useWork(() => call("compare-scans", { path, depth: 3, limit: 100, ...(since && { since }) }), [path, since]);
+  const work = useWork(() => call("disk_compare", { path, depth: 3, limit: 100, ...(since && { since }) }), [path, since]);
   return html`<${Loaded} work=${work}>${(found) => html`
     <div class="row"><label>Since the scan of <select value=${since} onChange=${(event) => setSince(event.target.value)}>
       <option value="">the first one kept</option>${found.scans.map((each) => html`<option key=${each} value=${each}>${new Date(each).toLocaleString()}</option>`)}</select></label></div>
@@ -125,7 +125,7 @@ function Growth({ path }) {
 
 function Pictures({ path }) {
   const work = useWork(async () => {
-    const { entries } = await call("top-files", { path, limit: 500 });
+    const { entries } = await call("disk_top_files", { path, limit: 500 });
     const pictures = entries.filter((each) => /\.(png|jpe?g|gif|webp|bmp|tiff?|heic|mp4|mkv|webm|mov)$/i.test(each.name)).slice(0, 40);
     return Promise.all(pictures.map(async (each) => ({ ...each, ...(await call("inspect", { path: each.path })) })));
   }, [path]);
@@ -135,7 +135,7 @@ function Pictures({ path }) {
 }
 
 function Jobs() {
-  const work = useWork(() => call("list-jobs", { limit: 100 }), []);
+  const work = useWork(() => call("jobs_list", { limit: 100 }), []);
   useEffect(() => {
     const timer = setInterval(work.again, 2000);
     return () => clearInterval(timer);
@@ -149,16 +149,16 @@ function Jobs() {
     { key: "progress", title: "Progress", cell: (row) => html`<progress max="100" value=${row.progress} aria-label=${`Scan of ${row.root}`}></progress>` },
     { key: "left", title: "Left", right: true, cell: left }, { key: "files", title: "Files", right: true, cell: (row) => number(row.files) },
     { key: "totalSize", title: "Size", right: true, cell: (row) => bytes(row.totalSize) }, { key: "createdAt", title: "Begun", cell: (row) => html`<${Time} at=${row.createdAt} />` },
-    { key: "act", cell: (row) => row.status === "running" && html`<${Action} label=${`Cancel the scan of ${row.root}`} act=${async () => { await call("cancel-job", { jobId: row.jobId }); work.again(); }}>Cancel<//>` },
+    { key: "act", cell: (row) => row.status === "running" && html`<${Action} label=${`Cancel the scan of ${row.root}`} act=${async () => { await call("jobs_cancel", { jobId: row.jobId }); work.again(); }}>Cancel<//>` },
   ]} />`}<//>`;
 }
 
 function Trash() {
-  const work = useWork(() => call("list-trash", { limit: 200 }), []);
-  const restore = (item) => async () => { await call("restore-files", { items: [{ trashId: item.trashId }] }); work.again(); };
+  const work = useWork(() => call("trash_list", { limit: 200 }), []);
+  const restore = (item) => async () => { await call("trash_restore", { items: [{ trashId: item.trashId }] }); work.again(); };
   return html`<${Loaded} work=${work}>${({ items, total }) => html`
     <div class="row"><p>${plural(total, "item")} in the trash, ${bytes(items.reduce((sum, each) => sum + each.size, 0))}.</p>
-      ${total > 0 && html`<${Action} confirm="Delete everything in the trash for good?" act=${async () => { await call("empty-trash", { olderThanDays: 0 }); work.again(); }}>Empty the trash<//>`}</div>
+      ${total > 0 && html`<${Action} confirm="Delete everything in the trash for good?" act=${async () => { await call("trash_empty", { olderThanDays: 0 }); work.again(); }}>Empty the trash<//>`}</div>
     <${Table} caption="Trash" rows=${items} keyOf=${(row) => row.trashId} empty="The trash is empty." columns=${[
       { key: "path", title: "Was at" }, { key: "size", title: "Size", right: true, cell: (row) => bytes(row.size) },
       { key: "deletedAt", title: "Deleted", cell: (row) => html`<${Time} at=${row.deletedAt} />` },

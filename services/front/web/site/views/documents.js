@@ -43,7 +43,7 @@ function List({ query = "", collection = "", offset = "0" }) {
 }
 
 function Collections() {
-  const work = useWork(() => call("documents_list_collections"), []);
+  const work = useWork(() => call("documents_collections"), []);
   return html`<${Loaded} work=${work}>${({ collections }) => html`<${Table} caption="Collections" rows=${collections} keyOf=${(row) => row.name} empty="None: linckia add --collection NAME makes one." columns=${[
     { key: "name", title: "Name", cell: (row) => html`<a href=${`#/documents?collection=${encodeURIComponent(row.name)}`}>${row.name}</a>` },
     ...["documents", "count", "bytes"].filter((key) => collections[0]?.[key] != null).map((key) => ({ key, title: key === "bytes" ? "Size" : "Documents", right: true, cell: (row) => (key === "bytes" ? bytes(row[key]) : number(row[key])) })),
@@ -51,8 +51,8 @@ function Collections() {
 }
 
 function Snapshots({ before = "", after = "" }) {
-  const work = useWork(() => call("documents_list_snapshots", { limit: 200 }), []);
-  const compared = useWork(() => (before && after ? call("documents_compare_snapshots", { before, after }) : null), [before, after]);
+  const work = useWork(() => call("documents_snapshots", { limit: 200 }), []);
+  const compared = useWork(() => (before && after ? call("documents_compare", { before, after }) : null), [before, after]);
   return html`<${Loaded} work=${work}>${({ snapshots }) => {
     if (!snapshots.length) return html`<${Nothing}>None: each linckia add FOLDER takes one.<//>`;
     const options = [["", "choose one"], ...snapshots.map((each) => [each.id, `${each.label || each.directory.split("/").pop()}, ${new Date(each.created).toLocaleString()}`])];

@@ -7,9 +7,9 @@ export const title = "Memory";
 export const order = 70;
 
 export function View({ parameters: { query = "", scope = "", expired = "" } }) {
-  const everything = useWork(() => call("list_memories", { limit: 500, include_expired: true }), []);
+  const everything = useWork(() => call("memory_list", { limit: 500, include_expired: true }), []);
   const shown = useWork(() => (query ? call("recall", { query, limit: 50, include_expired: Boolean(expired), ...(scope && { scope }) })
-    : call("list_memories", { limit: 500, include_expired: Boolean(expired), ...(scope && { scope }) })), [query, scope, expired]);
+    : call("memory_list", { limit: 500, include_expired: Boolean(expired), ...(scope && { scope }) })), [query, scope, expired]);
   const set = (more) => go("/memory", { query, scope, expired, ...more });
   const again = () => { everything.again(); shown.again(); };
   const scopes = [...new Set((everything.value?.memories || []).map((each) => each.scope))].sort();
@@ -41,9 +41,12 @@ function Memory({ memory, texts, again }) {
     ${edited === null ? html`<p class="text">${memory.text}</p>` : html`<textarea aria-label="The statement" value=${edited} onInput=${(event) => edit(event.target.value)}></textarea>`}
     <p class="quiet"><span class="badge">${memory.scope}</span>${" "}<${Time} at=${memory.at} />${memory.source ? `, from ${memory.source}` : ""}
       ${memory.tags?.length > 0 && `, tags: ${memory.tags.join(", ")}`}${memory.expires && html`, expires ${" "}<${Time} at=${memory.expires} />`}
+      ${memory.valid_from && html`, valid from ${" "}<${Time} at=${memory.valid_from} />`}${memory.valid_until && html`, valid until ${" "}<${Time} at=${memory.valid_until} />`}
       ${memory.score != null && `, score ${number(memory.score, 2)}`}</p>
+    ${memory.stale && html`<p class="busy">May not be true: ${memory.stale}.</p>`}
+    ${memory.replaced?.length > 0 && html`<p class="quiet">Replaced: ${memory.replaced.map((each) => `“${each.text}”`).join("; ")}</p>`}
     ${conflicts.length > 0 && html`<p class="busy">Says something similar to: ${conflicts.map((id) => `“${texts.get(id)}”`).join("; ")}. Correct or forget one of them if they conflict.</p>`}
     <div class="row">${edited === null ? html`<button onClick=${() => edit(memory.text)}>Correct</button>`
-      : html`<${Action} kind="main" act=${async () => { await call("update_memory", { id: memory.id, text: edited }); edit(null); again(); }}>Save<//><button onClick=${() => edit(null)}>Cancel</button>`}
+      : html`<${Action} kind="main" act=${async () => { await call("memory_update", { id: memory.id, text: edited }); edit(null); again(); }}>Save<//><button onClick=${() => edit(null)}>Cancel</button>`}
       <${Action} label=${`Forget: ${memory.text}`} confirm=${`Forget “${memory.text}”? This cannot be undone.`} act=${async () => { await call("forget", { id: memory.id }); again(); }}>Forget<//></div></article>`;
 }

@@ -32,7 +32,7 @@ function Results({ query = "", corpora = "", unlikely = "" }) {
   const work = useWork(async () => {
     if (!query) return null;
     const began = performance.now();
-    const found = await call("search_everything", { query, corpora: corpora ? chosen : [], limit: 30, ...(unlikely && { min_score: 0 }) });
+    const found = await call("everything_search", { query, corpora: corpora ? chosen : [], limit: 30, ...(unlikely && { min_score: 0 }) });
     return { ...found, tookMs: performance.now() - began };
   }, [query, corpora, unlikely]);
   return html`<${Title}>Search<//>
@@ -51,7 +51,8 @@ function Hit({ hit, query }) {
   const about = [hit.metadata.path, hit.metadata.project, hit.metadata.agent, hit.metadata.scope].filter(Boolean).join(", ");
   const text = whole ? hit.text : around(hit.text, query);
   return html`<article class="card">
-    <h2><a href=${placeOf(hit)}>${hit.title || hit.text.slice(0, 80)}</a> <span class="badge">${CORPORA[hit.corpus] || hit.corpus}</span></h2>
+    <h2><a href=${placeOf(hit)}>${hit.title || hit.text.slice(0, 80)}</a> <span class="badge">${CORPORA[hit.corpus] || hit.corpus}</span>
+      ${hit.score < UNLIKELY && html`<span class="badge">unlikely</span>`}</h2>
     <p class="quiet">${hit.context && hit.context !== hit.title ? `${hit.context}. ` : ""}${about}${hit.lines ? `, lines ${hit.lines}` : ""}</p>
     <p class="text"><${Highlighted} text=${text} query=${query} />${" "}
       ${text.length < hit.text.length && html`<button class="link" onClick=${() => setWhole(true)}>the whole passage</button>`}</p>
@@ -67,6 +68,9 @@ function Why({ hit }) {
   return html`Score <b>${number(hit.score, 2)}</b> (${hit.source})${parts.length ? `: ${parts.join(", ")}` : ""}`;
 }
 
+// As in proto/ops/retrieve.py: below it, hits are only the nearest.
+const UNLIKELY = 0.05;
+
 const ROOM = 360;
 
 // The part of a long text around the first word of the query.
@@ -79,11 +83,11 @@ function around(text, query) {
 }
 
 function Note({ id, depth }) {
-  const content = useWork(() => call("read_node_content", { id }), [id]);
+  const content = useWork(() => call("notes_read", { id }), [id]);
   const links = useWork(async () => ({
-    out: await call("explore_links", { id, direction: "out" }), into: await call("explore_links", { id, direction: "in" }),
+    out: await call("notes_links", { id, direction: "out" }), into: await call("notes_links", { id, direction: "in" }),
   }), [id]);
-  const similar = useWork(() => call("explore_links", { id, relation: "similar" }), [id]);
+  const similar = useWork(() => call("notes_links", { id, relation: "similar" }), [id]);
   const around_ = useWork(() => call("graph_neighbors", { id, corpus: "notes", depth, limit: 10_000 }), [id, depth]);
   return html`<p><a href="#/search">Search</a></p><${Title}>${id}<//>
     <div class="columns"><section><${Loaded} work=${content}>${(note) => html`<pre tabindex="0" aria-label="The note">${note.text}</pre>`}<//></section>

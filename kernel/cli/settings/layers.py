@@ -1,53 +1,38 @@
 """Settings as they may be written: in `linckia.toml` or `config.yaml`, the environment (`LINCKIA_…`), or flags.
 
-Each source is one layer, which is checked separately; `kernel.configure.config` merges the layers. An unknown setting
-is an error, since an ignored one would be noticed only weeks later. `[server]` has the keys of disk browsers for
-agents; they are equivalent to those of `[http]`.
+Each source is one layer, which is checked separately; `loading` merges the layers. An unknown setting is an error,
+since an ignored one would be noticed only weeks later. `[server]` has the keys of disk browsers for agents; they are
+equivalent to those of `[http]`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from kernel.configure.config import REST_AFTER_S, AuditSettings, BackupSettings, ClusterSettings, ConfigError
 from proto.json_types import Layer
 from proto.manifest import ShortTable
 from proto.suggestions import nearest
-from proto.wire.cluster import Placed
 from proto.wire.front import DEFAULT_PORT, Http
 
 PREFIX = "LINCKIA_"
 
-NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "LINCKIA_DATA", "LINCKIA_CONFIG"})
-"""Variables that the set-up script reads, and those that say where the settings are."""
+NOT_SETTINGS = frozenset(
+    {"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "LINCKIA_DATA", "LINCKIA_CONFIG", "LINCKIA_SYNC_TOKEN"}
+)
+"""Variables that the set-up script or a command reads, and those that say where the settings are."""
 
 SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}
 """Keys of `[server]`, with the equivalent keys of `[http]`."""
-
-REST_AFTER_S: Final = 300.0
-
-
-_SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|min|m|h|d|w)")
-_SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-
-def seconds(span: str) -> float | None:
-    """Return the seconds in `90s`, `10min`, `1h`, `2d` or `4w`; None for any other text."""
-    written = _SPAN.fullmatch(span.strip())
-    return float(written[1]) * _SECONDS[written[2]] if written else None
-
-
-class ConfigError(Exception):
-    """A setting is wrong; the message names it, its origin, and what would be right."""
 
 
 class Prompts(msgspec.Struct, frozen=True):
@@ -60,19 +45,6 @@ class Prompts(msgspec.Struct, frozen=True):
     """Whether prompts in the roots are shown."""
 
 
-class AuditSettings(msgspec.Struct, frozen=True):
-    """`[audit]`: whether there is an audit log, what it records, when its file is rotated, and the number of files."""
-
-    enabled: bool = True
-    """Whether there is an audit log."""
-    reads: bool = False
-    """Whether calls that change nothing are recorded, too."""
-    max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
-    """Size in bytes at which the file is rotated."""
-    files: Annotated[int, Meta(ge=1, le=1000)] = 8
-    """Number of files kept."""
-
-
 class ChaosSettings(msgspec.Struct, frozen=True):
     """`[chaos]`: whether faults may be injected, as system tests do, and the module that does it."""
 
@@ -80,35 +52,6 @@ class ChaosSettings(msgspec.Struct, frozen=True):
     """Whether faults may be injected, as system tests do."""
     module: str | None = None
     """The Python module that injects them."""
-
-
-class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[backup]`: a folder outside the data directory, the interval between backups, and how many to keep."""
-
-    to: str
-    """A folder outside the data directory."""
-    every: str = "24h"
-    """Interval between backups."""
-    keep: Annotated[int, Meta(ge=1, le=10_000)] = 14
-    """Number of snapshots kept."""
-
-    @property
-    def every_s(self) -> float:
-        return seconds(self.every) or 0.0
-
-
-class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[cluster]`: other machines that run stateless services."""
-
-    engine: Literal["ray"]
-    """What connects the machines: ray."""
-    address: str = "auto"
-    """Address of the cluster as Ray knows it: HOST:PORT of its head, or auto for the one that this machine is in."""
-    host: str = ""
-    """Address of this machine for the nodes; by default, the one that Ray knows."""
-    services: dict[str, Placed] = {}
-    """Tables `[cluster.services.NAME]`: services that run on the cluster, what each process of them reserves, and their
-    number."""
 
 
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,7 +89,7 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     services: dict[str, Layer] = {}
     """Tables of single services; see below."""
     mcp: dict[str, object] = {}
-    """By name: a mounted MCP server (`kernel.configure.mount_settings`)."""
+    """By name: a mounted MCP server (`mount_settings`)."""
     only_mounts: bool = False
     """Whether only mounted servers are served, and none of Linckia's own services."""
 
@@ -164,7 +107,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     """Python packages whose services are served as well."""
     mcp_files: tuple[str, ...] = ()
-    """Files of MCP clients that list servers to mount (`kernel.configure.client_files`)."""
+    """Files of MCP clients that list servers to mount (`kernel.cli.servers.client_files`)."""
     only_mounts: bool = False
 
 

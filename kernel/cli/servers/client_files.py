@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from kernel.configure.mount_settings import Mounts, is_variable, problem_of
-from kernel.configure.settings import ConfigError
+from kernel.cli.settings.mount_settings import Mounts, is_variable, problem_of
+from kernel.configure.config import ConfigError
 from proto.json_types import JsonObject, Layer
 from proto.mounts import TABLE
 

@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from kernel.cli.settings.layers import check_names
 from kernel.configure import manifests
-from kernel.configure.settings import ConfigError, check_names
+from kernel.configure.config import ConfigError
 from proto.json_types import Layer
 from proto.mounts import NAME_PATTERN, REFERENCE, TABLE, MountSettings, is_name, service_of
 from proto.operation import SURFACES
@@ -108,14 +109,6 @@ def is_variable(source: str) -> bool:
 def has_variables(source: str) -> bool:
     """Return whether an item of `headers_from` is the name of a variable, or a text with variables."""
     return is_variable(source) or REFERENCE.search(source) is not None
-
-
-def variables_of(table: Layer) -> list[str]:
-    """Return the variables of Linckia's environment that a table names."""
-    found = list(filter(is_variable, table.get("env_from", [])))
-    for source in table.get("headers_from", {}).values():
-        found += REFERENCE.findall(source) or filter(is_variable, [source])
-    return found
 
 
 def with_real_paths(table: Layer, folder: Path) -> Layer:

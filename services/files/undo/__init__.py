@@ -1,0 +1,1 @@
+"""The journal of changes: taken over from the services that made them, listed, and undone."""

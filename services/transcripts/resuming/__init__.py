@@ -1,0 +1,1 @@
+"""The commands `linckia resume` and `linckia export-chat`; the service converts, and they write the files."""

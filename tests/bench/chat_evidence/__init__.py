@@ -1,0 +1,1 @@
+"""Evidence found in long conversations."""

@@ -1,0 +1,1 @@
+"""The tokens of answers, with and without members that say nothing."""
