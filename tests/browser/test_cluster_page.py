@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import chromium
-from tests.browser.test_page import Visitor
+from tests.browser.visiting import Visitor
 from tests.system.running import HTTP, running, wait_until
 from tests.system.support.ray_nodes import node_of, ray_nodes, settings, wait_here, wait_on_node
 

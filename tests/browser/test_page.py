@@ -2,173 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import struct
-import sys
 import threading
 import time
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.browser import chromium
+from tests.browser.visiting import Visitor, axe_violations
 from tests.system.access.tokens import HttpClient
-from tests.system.cli.clients import linckia
 from tests.system.running import HTTP, RunningKernel, running
 
 pytestmark = chromium.needed
 
-WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
-
 PICTURES = os.environ.get("PICTURES_FOLDER")
 """Folder for screenshots, which are the pictures of the documentation."""
-
-MOUNTED = """\
-from mcp.server import MCPServer
-
-server = MCPServer("weather")
-
-@server.tool()
-def forecast(city: str, days: int = 3) -> str:
-    "Forecast the weather of a city"
-    return f"{city}: sunny for {days} days"
-
-server.run()
-"""
-
-CODE = '''"""Stars of the sea."""
-
-
-class SeaStar:
-    """An animal that regrows its arms."""
-
-    def regrow(self, arm: int) -> int:
-        return self.count() + arm
-
-    def count(self) -> int:
-        return 5
-'''
-
-
-def picture(path: Path, width: int, height: int) -> None:
-    """Write a PNG."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows = b"".join(b"\0" + bytes(c for x in range(width) for c in (x % 256, y % 256, 128)) for y in range(height))
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    image = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + image)
-
-
-def session_file(path: Path) -> None:
-    """Write a conversation as Claude Code does, with a branch."""
-    head = {"sessionId": "5e551011-0000-4000-8000-000000000001", "cwd": "/home/me/stars", "version": "2.0.0"}
-    usage = {"input_tokens": 900, "output_tokens": 60}
-
-    def turn(number: int, parent: int | None, role: str, text: str) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": role, "content": text}
-        if role == "assistant":
-            message |= {"id": f"m{number}", "model": "claude-sonnet-4-5-20250929", "type": "message", "usage": usage}
-            message["content"] = [{"type": "text", "text": text}]
-        name = "00000000-0000-4000-8000-{:012d}".format
-        return {
-            **head, "type": role, "message": message, "uuid": name(number), "timestamp": f"2026-11-0{number}T10:00:00Z",
-            "parentUuid": None if parent is None else name(parent),
-        }  # fmt: skip
-
-    turns = [
-        turn(1, None, "user", "How does a sea star regrow an arm?"),
-        turn(2, 1, "assistant", "From its central disc, within a year."),
-        turn(3, 2, "user", "Does it hurt?"),
-        turn(4, 3, "assistant", "It has no brain that could tell."),
-        turn(5, 2, "user", "How many arms has Linckia?"),
-        turn(6, 5, "assistant", "Usually five."),
-    ]
-    path.write_text("".join(json.dumps(each) + "\n" for each in turns))
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    folder = tmp_path_factory.mktemp("page")
-    root = folder / "root"
-    for name in ("notes", "code", "photos"):
-        (root / name).mkdir(parents=True)
-    for number in range(40):
-        links = f"See [[note-{(number + 1) % 40}]], [[note-{number * 7 % 40}]] and [[stars]]."
-        (root / "notes" / f"note-{number}.md").write_text(f"# Note {number}\n\nArm number {number}. {links}\n")
-    (root / "notes" / "stars.md").write_text("# Sea stars\n\nLinckia grows back any arm that it loses.\n")
-    (root / "code" / "star.py").write_text(CODE)
-    picture(root / "photos" / "sea.png", 240, 160)
-    (root / "photos" / "copy.png").write_bytes((root / "photos" / "sea.png").read_bytes())
-    server = folder / "weather.py"
-    server.write_text(MOUNTED)
-    data = folder / "data"
-    data.mkdir(mode=0o700)
-    settings = (
-        f'[approvals]\nrequire = ["yaml_set"]\n[mcp.weather]\ncommand = "{sys.executable}"\nargs = ["{server}"]\n'
-    )
-    (data / "linckia.toml").write_text(settings)
-    with running(data, [root], options=HTTP, token=True) as kernel:
-        fill(kernel, folder, root)
-        yield kernel
-
-
-def fill(kernel: RunningKernel, folder: Path, root: Path) -> None:
-    session_file(folder / "session.jsonl")
-    for command in (("import-transcripts", str(folder / "session.jsonl")), ("add", str(root / "code"))):
-        done = linckia(kernel.data_dir, *command)
-        assert done.returncode == 0, done.stderr
-    (root / "code" / "star.py").write_text(CODE.replace("return 5", "return 6"))
-    assert linckia(kernel.data_dir, "add", str(root / "code")).returncode == 0
-    kernel.call("index", {"path": str(root), "async": False})
-    for text in ("Deploys happen on Fridays", "Deploys happen on Mondays"):
-        kernel.call("remember", {"text": text, "scope": "project:stars"})
-    while not kernel.call("everything_search", {"query": "regrow a lost arm"})["results"]:
-        time.sleep(0.2)
-    while kernel.status()["page_url"] is None:
-        time.sleep(0.02)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium.browser() as started:
-        yield started
-
-
-class Visitor:
-    """A page, with the messages of its console."""
-
-    def __init__(self, browser: Any, width: str = "desktop", theme: str = "light") -> None:
-        size = dict(zip(("width", "height"), WIDTHS[width], strict=True))
-        self.context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def sign_in(self, kernel: RunningKernel) -> None:
-        self.page.goto(kernel.status()["page_url"])
-        self.sees("processes well")
-
-    def go(self, address: str) -> None:
-        self.page.evaluate("address => { location.hash = address }", f"#/{address}")
-
-    def sees(self, text: str) -> None:
-        self.page.get_by_text(text).filter(visible=True).first.wait_for(timeout=20_000)
-
-    def until(self, expression: str) -> None:
-        """Wait until a JavaScript expression is true. Playwright's own waiting would violate the page's policy."""
-        give_up = time.monotonic() + 20
-        while not self.page.evaluate(expression):
-            assert time.monotonic() < give_up, f"never true: {expression}"
-            self.page.wait_for_timeout(50)
 
 
 def places(kernel: RunningKernel) -> dict[str, str]:
@@ -281,12 +132,6 @@ def test_a_call_that_waits_is_approved_or_denied_by_its_buttons(kernel: RunningK
     assert file.read_text() == "retries: 2\n"
     assert violations == []
     assert visitor.complaints == []
-
-
-def axe_violations(page: Any) -> list[str]:
-    from axe_playwright_python.sync_playwright import Axe
-
-    return [each["id"] for each in Axe().run(page).response["violations"]]
 
 
 def test_a_service_restarted_by_its_button_and_a_killed_one_return(kernel: RunningKernel, browser: Any) -> None:
