@@ -38,6 +38,12 @@ _IDS, _ROWS, _CODES = "ids", "rows", "codes"
 _BLOCK = 16384
 _SAMPLE = 65536
 """Number of rows whose mean is the centre of the codes."""
+FAST_DIMENSIONS = 2048
+"""Most dimensions for which FAISS's fast scan and a rotation by a matrix are used.
+
+The 16-bit sums of the fast scan of FAISS 1.15 overflow with more than about 2,900 dimensions: almost nothing that it
+finds is near. The matrix takes time that grows with the third power of the dimensions, minutes with 8,192 of them.
+"""
 _BESIDE = 1e-3
 _READ_BYTES = 4 * 1024 * 1024
 _PER_HIT = 4
@@ -103,6 +109,10 @@ class Segment:
         except RuntimeError as error:
             # Another version of FAISS wrote it.
             raise SegmentDamaged(f"{codes} cannot be decoded: {error}") from None
+        if dimensions > FAST_DIMENSIONS and isinstance(self._inner(), faiss.IndexRaBitQFastScan):
+            raise SegmentDamaged(
+                f"{codes} was written by a version that found wrong neighbours in {dimensions} dimensions"
+            )
         if (self._codes.ntotal, self._codes.d) != self._shape:
             raise SegmentDamaged(f"{self._folder / _CODES} has the wrong shape: {self._codes.ntotal} x {self._codes.d}")
         self._struck: Mask = np.zeros(record.count, dtype=np.bool_)
@@ -124,6 +134,10 @@ class Segment:
 
     def __len__(self) -> int:
         return self._live
+
+    def _inner(self) -> faiss.Index:
+        index = faiss.downcast_index(self._codes)
+        return faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
 
     def strike(self, ids: Sequence[int] | ItemIds) -> None:
         """Exclude these ids from searches; unknown ones are ignored."""
@@ -282,8 +296,13 @@ def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
     """
     count, dimensions = rows.shape
     _one_thread()
-    codes = faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_INNER_PRODUCT)
-    index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dimensions, dimensions), codes)
+    if dimensions <= FAST_DIMENSIONS:
+        rotation = faiss.RandomRotationMatrix(dimensions, dimensions)
+        codes = faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_INNER_PRODUCT)
+    else:
+        rotation = faiss.HadamardRotation(dimensions)
+        codes = faiss.IndexRaBitQ(rotation.d_out, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexPreTransform(rotation, codes)
     index.train(rows[:: -(-count // _SAMPLE)].astype(np.float32))
     # FAISS 1.15 never finds a vector equal to the centre, as it has no direction from it. Shift the centre slightly.
     centre = faiss.vector_to_array(codes.center)

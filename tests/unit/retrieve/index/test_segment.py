@@ -104,6 +104,27 @@ def test_recall_on_clusters_with_uneven_numbers(tmp_path: Path, limit: int) -> N
     assert hits / (40 * limit) >= 0.97
 
 
+def test_vectors_of_many_dimensions_are_found_and_codes_of_the_fast_scan_are_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAISS's fast scan overflows with as many dimensions: it found 2 of 100 neighbours."""
+    dimensions, ids = 3072, np.arange(2000, dtype=np.int64)
+    rows = clustered(8, 2000, dimensions).astype(np.float16)
+    opened = made(tmp_path, ids, rows)
+    exact = rows.astype(np.float32)
+    hits = 0
+    for asked in exact[:20]:
+        best = set(np.argsort(-(exact @ asked))[:10].tolist())
+        found = opened.search(asked, 10, None, VectorLimits(overfetch=40, exact_rows=0))
+        hits += len(best & {item_id for item_id, _ in found})
+    assert hits >= 190
+    with monkeypatch.context() as before:
+        before.setattr(segment, "FAST_DIMENSIONS", 4096)
+        old = made(tmp_path, ids, np.ascontiguousarray(rows[:, :2100]))
+    with pytest.raises(SegmentDamaged, match="wrong neighbours"):
+        Segment(tmp_path, old.record, 2100)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
