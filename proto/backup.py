@@ -86,24 +86,23 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(file.size for file in self.files)
 
 
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes read so far and in all."""
+
+
 class Backups(Protocol):
     """The interface of `services.backup`, which the command line imports by name. Blocks. Raises BackupFailed,
     OSError."""
 
     def backup(
-        self, data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False
-    ) -> Made: ...
+        self, data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Made: ...  # fmt: skip
 
     def restore(
-        self,
-        source: Path,
-        data_dir: Path,
-        program: Program,
-        hold: Hold,
-        *,
-        at: str | None = None,
+        self, source: Path, data_dir: Path, program: Program, hold: Hold, *, at: str | None = None,
         replace: bool = False,
-    ) -> tuple[Manifest, Path | None]: ...
+    ) -> tuple[Manifest, Path | None]: ...  # fmt: skip
 
     def snapshots(self, to: Path) -> list[Manifest | str]: ...
 

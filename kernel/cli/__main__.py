@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Usage as error:
         return _say(error, EXIT_USAGE)
     except CallFailed as error:
-        return _say(describe(error), EXIT_FAILED)
+        called = arguments.name if arguments.command == "call" else None
+        return _say(describe(error, called), EXIT_FAILED)
     except (ControlError, Failed, OSError) as error:
         return _say(error, EXIT_FAILED)
     finally:
@@ -46,23 +47,26 @@ def _say(what: object, code: int) -> int:
     return code
 
 
-_WHERE_TO_LOOK = {
-    "invalid_params": "tools --json", "unavailable": "status", "internal": "logs", "unknown_operation": "tools"
-}  # fmt: skip
+_WHERE_TO_LOOK = {"unavailable": "status", "internal": "logs", "unknown_operation": "tools"}
 
 
-def describe(error: CallFailed) -> str:
-    """Describe a failure in words, including whether the work may have been done and when to retry, if it matters."""
+def describe(error: CallFailed, operation: str | None = None) -> str:
+    """Describe a failure in words, including whether the work may have been done and when to retry, if it matters.
+
+    Args:
+        operation: the one that the user called by name, and whose parameters the user may look up.
+    """
     failure = error.failure
     # Indented, so that it cannot be mistaken for one of our own lines.
     text = str(failure.get("message", "failed")).replace("\n", "\n  ")
+    look = _WHERE_TO_LOOK.get(failure.get("kind", ""))
+    if operation is not None and failure.get("kind") == "invalid_params" and "parameter" in text:
+        look = f"tools {operation}"
     if failure.get("executed") == "maybe":
         text += "\nIt may have been done: check before you repeat it."
     if retry_after_ms := failure.get("retry_after_ms"):
         text += f"\nTry again in {retry_after_ms / 1000:.1f} s."
-    if look := _WHERE_TO_LOOK.get(failure.get("kind", "")):
-        text += f"\nSee: linckia {look}"
-    return text
+    return f"{text}\nSee: linckia {look}" if look else text
 
 
 if __name__ == "__main__":

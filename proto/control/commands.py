@@ -1,16 +1,30 @@
 """What modules of commands share: how commands are declared, and how they fail.
 
-The commands of a service are in its `commands.py`, whose function `add` declares them; the kernel finds the file.
+The commands of a service are in its `commands.py`: `add` declares them, `GROUP` is where they are listed. The kernel
+finds the file.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Protocol
 
 Run = Callable[[argparse.Namespace], int]
 """Runs a command, and returns its exit code. Raises Usage, Failed, ControlError, OSError."""
+
+
+class Group(StrEnum):
+    """The groups of the list of commands, in its order."""
+
+    RUN = "run the kernel"
+    CONNECT = "connect agents and other servers"
+    USE = "call operations, see what happens"
+    FILES = "notes and files"
+    DOCUMENTS = "stored documents"
+    CHATS = "conversations"
+    DATA = "keep and move all data"
 
 
 class Usage(Exception):

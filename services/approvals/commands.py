@@ -7,7 +7,7 @@ import getpass
 from typing import TYPE_CHECKING
 
 from proto.control.client import CallFailed, Client
-from proto.control.commands import AddCommand, Failed, Usage, add_json
+from proto.control.commands import AddCommand, Failed, Group, Usage, add_json
 from proto.control.terminal import connect, say, show_json
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ examples:
 
 `[approvals]` in the settings says which calls wait.
 """
+
+GROUP = Group.CONNECT
 
 
 def add(command: AddCommand) -> None:

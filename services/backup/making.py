@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from proto import backup as outcomes
-from proto.backup import BackupFailed, File, Made, Manifest, Program
+from proto.backup import BackupFailed, File, Made, Manifest, OnProgress, Program
 from services.backup.moment import Moment
 from services.backup.piece import Piece, Unreadable
 from services.backup.target import (
@@ -28,12 +28,16 @@ from services.backup.target import (
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def backup(data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False) -> Made:
+def backup(
+    data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Made:  # fmt: skip
     """Back up a data directory to a folder or an archive, whether or not a kernel is using it.
 
     Args:
         keep: number of its snapshots to keep in the folder; None keeps all.
         background: lower the priority of this process for good, once writers are released.
+        on_progress: called with the bytes read so far and in all.
 
     Raises BackupFailed: nothing was made, and earlier snapshots are unchanged.
     """
@@ -44,7 +48,7 @@ def backup(data_dir: Path, to: Path, program: Program, keep: int | None = None, 
     if to.is_relative_to(data_dir):
         raise BackupFailed(f"{to} is inside the data directory; choose a location outside it, best on another disk")
     try:
-        made = _made(data_dir, to, program, keep, background=background)
+        made = _made(data_dir, to, program, keep, background=background, on_progress=on_progress)
     except (BackupFailed, OSError) as error:
         _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
@@ -55,7 +59,9 @@ def backup(data_dir: Path, to: Path, program: Program, keep: int | None = None, 
     return made
 
 
-def _made(data_dir: Path, to: Path, program: Program, keep: int | None, *, background: bool) -> Made:
+def _made(
+    data_dir: Path, to: Path, program: Program, keep: int | None, *, background: bool, on_progress: OnProgress | None
+) -> Made:
     with opened(to, write=True) as target, Moment(data_dir, program.stores) as moment:
         if background:
             # Not earlier, since writers were waiting.
@@ -63,8 +69,13 @@ def _made(data_dir: Path, to: Path, program: Program, keep: int | None, *, backg
         name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
         taken = set(target.names()) if isinstance(target, Folder) else set()
         name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in taken)
-        files = []
-        for piece in moment.pieces:
+        files: list[File] = []
+        pieces = list(moment.pieces)
+        done, total = 0, sum(piece.size for piece in pieces)
+        for piece in pieces:
+            if on_progress is not None:
+                on_progress(done, total)
+            done += piece.size
             try:
                 files.append(_copied(piece, target))
             except Unreadable as error:

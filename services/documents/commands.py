@@ -1,4 +1,4 @@
-"""`linckia add`, `ls`, `cat`, `grep`, `restore` and `snapshots`: stored documents for people at a terminal."""
+"""`linckia add`, `ls`, `cat`, `grep`, `checkout` and `snapshots`: stored documents for people at a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proto.control.client import CallFailed, Client
-from proto.control.commands import AddCommand, Failed, Usage, add_json
+from proto.control.commands import AddCommand, Failed, Group, Usage, add_json
 from proto.control.terminal import (
     Bars,
     complain,
@@ -47,9 +47,11 @@ examples:
   linckia grep -il todo
 """
 
+GROUP = Group.DOCUMENTS
+
 
 def add(command: AddCommand) -> None:
-    """Declare `add`, `ls`, `cat`, `grep`, `restore` and `snapshots`."""
+    """Declare `add`, `ls`, `cat`, `grep`, `checkout` and `snapshots`."""
     add = command("add", run_add, "store files or directories as documents, without duplicates", ADD_EPILOG)
     add.add_argument("paths", metavar="PATH", nargs="*", help="file or directory, at or below a root of the kernel")
     add.add_argument("--name", metavar="NAME", help="store the text on stdin under this name instead")
@@ -83,15 +85,15 @@ def add(command: AddCommand) -> None:
     grep.add_argument("-C", "--context", metavar="N", type=int, default=0, help="lines around each match")
     grep.add_argument("-m", "--max-count", metavar="N", type=int, default=0, help="maximum matches per document")
 
-    restore = command("restore", run_restore, "write the files of a snapshot or a collection to a directory")
+    checkout = command("checkout", run_checkout, "write the files of a snapshot or a collection to a directory")
     target = "at or below a root of the kernel; nothing is written elsewhere"
-    restore.add_argument("output_directory", metavar="DIR", help=target)
-    restore.add_argument("--snapshot", metavar="ID", dest="snapshot_id", help="an id from `linckia snapshots`")
-    restore.add_argument("--collection", metavar="NAME", help="the latest version of all documents in this collection")
-    restore.add_argument("--overwrite", action="store_true", help="replace files that exist")
-    restore.add_argument("--dry-run", action="store_true", help="only report what would be written")
+    checkout.add_argument("output_directory", metavar="DIR", help=target)
+    checkout.add_argument("--snapshot", metavar="ID", dest="snapshot_id", help="an id from `linckia snapshots`")
+    checkout.add_argument("--collection", metavar="NAME", help="the latest version of all documents in this collection")
+    checkout.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    checkout.add_argument("--dry-run", action="store_true", help="only report what would be written")
     for pattern, what in (("include", "only these files"), ("exclude", "not these files")):
-        restore.add_argument(f"--{pattern}", metavar="GLOB", dest=f"{pattern}_patterns", action="append", help=what)
+        checkout.add_argument(f"--{pattern}", metavar="GLOB", dest=f"{pattern}_patterns", action="append", help=what)
 
     snapshots = command("snapshots", run_snapshots, "list the snapshots that `add` made of directories")
     snapshots.add_argument("--limit", metavar="N", type=int, help="maximum number of snapshots")
@@ -99,7 +101,7 @@ def add(command: AddCommand) -> None:
         one.add_argument("--collection", metavar="NAME", help="only in this collection")
         one.add_argument("--extension", metavar="EXT", help="only with this extension")
         one.add_argument("--tag", metavar="TAG", dest="tags", action="append", help="with this tag; may be repeated")
-    add_json(add, ls, cat, grep, restore, snapshots)
+    add_json(add, ls, cat, grep, checkout, snapshots)
 
 
 def run_add(arguments: argparse.Namespace) -> int:
@@ -282,19 +284,19 @@ class _Lines:
         say([(path, "magenta"), (numbered, "green"), mark, text])
 
 
-def run_restore(arguments: argparse.Namespace) -> int:
+def run_checkout(arguments: argparse.Namespace) -> int:
     """Write a snapshot or a collection below a directory. Exit code 1 if a file was skipped."""
     from services.documents.operations.change import DocumentsRestore
 
     if (arguments.snapshot_id is None) == (arguments.collection is None):
         raise Usage("give a SNAPSHOT (`linckia snapshots` lists them) with --snapshot, or --collection NAME")
     directory = str(Path(arguments.output_directory).expanduser().resolve())
-    with connect(arguments) as client, Bars("restoring") as show:
+    with connect(arguments) as client, Bars("writing") as show:
         answer = patiently(client, params_of(DocumentsRestore, arguments, output_directory=directory), show)
     if arguments.json:
         show_json(answer)
         return 1 if answer.skipped else 0
-    done = "would be restored" if answer.dry_run else "restored"
+    done = "would be written" if answer.dry_run else "written"
     skipped = f"; {answer.skipped} skipped" if answer.skipped else ""
     written = f"{counted(answer.files_restored, 'file')} ({size(answer.bytes_restored)})"
     say(f"{written} {done} below {answer.output_directory}{skipped}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from proto.control.client import CallFailed, ControlError
-from proto.control.commands import AddCommand, Usage, add_json
+from proto.control.commands import AddCommand, Group, Usage, add_json
 from proto.control.terminal import connect, escaped, say
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ examples:
   linckia events --kind file --kind change --follow
   linckia events --after 1200 --json | jq .subject
 """
+
+GROUP = Group.USE
 
 
 def add(command: AddCommand) -> None:

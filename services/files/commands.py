@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from proto.control.client import Client
-from proto.control.commands import AddCommand, Failed, Usage, add_json
+from proto.control.commands import AddCommand, Failed, Group, Usage, add_json
 from proto.control.terminal import (
     Bars,
     Cell,
@@ -68,6 +68,8 @@ are to other lines. An undo is a change too, so it can itself be undone by its i
 """
 
 PAGE = 100
+
+GROUP = Group.FILES
 
 
 def add(command: AddCommand) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from proto.control.commands import AddCommand
+from proto.control.commands import AddCommand, Group
+
+GROUP = Group.USE
 
 
 def add(command: AddCommand) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proto.control.commands import AddCommand, Usage, add_json
+from proto.control.commands import AddCommand, Group, Usage, add_json
 from proto.control.terminal import Bars, complain, connect, counted, params_of, patiently, say, show_json, show_table
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ examples:
 INGEST_EPILOG = """\
 The kernel also indexes on its own, and saves its progress: after an interruption or a crash, indexing resumes.
 """
+
+GROUP = Group.FILES
 
 
 def add(command: AddCommand) -> None:

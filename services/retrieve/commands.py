@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from proto.control.commands import AddCommand
+from proto.control.commands import AddCommand, Group
 from proto.control.terminal import Bars, connect, counted, patiently, say
 
 PATIENCE_S = 120.0
@@ -18,6 +18,8 @@ examples:
 `dsn_env` in [retrieve] names the server. Everything stays usable, and each copy is compared with its original before it
 takes its place. Repeat an interrupted migration to resume it.
 """
+
+GROUP = Group.DATA
 
 
 def add(command: AddCommand) -> None:

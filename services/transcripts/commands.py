@@ -1,4 +1,4 @@
-"""`linckia import-transcripts`, `proxy`, `resume` and `export-chat`."""
+"""`linckia import-chats`, `proxy`, `resume` and `export-chat`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import argparse
 import os
 import sys
 
-from proto.control.commands import AddCommand, add_json
+from proto.control.commands import AddCommand, Group, add_json
 from proto.names import module
 
 PROXY = module("services.transcripts.proxy")
 
 IMPORT_EPILOG = """\
 examples:
-  linckia import-transcripts
-  linckia import-transcripts ~/.claude/projects ~/code/.aider.chat.history.md
-  linckia import-transcripts conversations.json
+  linckia import-chats
+  linckia import-chats ~/.claude/projects ~/code/.aider.chat.history.md
+  linckia import-chats conversations.json
 
 Without a path, it looks at the usual places of the agents, shows what it found, and asks. Supports sessions of Claude
 Code, Codex CLI, Gemini CLI, Qwen Code, Copilot, Cursor, Cline, Roo Code, Kilo Code, OpenCode, Aider, Goose, Amp and
@@ -58,11 +58,13 @@ examples:
 Secrets are masked, also in conversations that were stored without masking. The HTML has no scripts and loads nothing.
 """
 
+GROUP = Group.CHATS
+
 
 def add(command: AddCommand) -> None:
     """Declare the commands."""
     summary = "import conversations from files that agents left"
-    transcripts = command("import-transcripts", run_import_transcripts, summary, IMPORT_EPILOG)
+    transcripts = command("import-chats", run_import_chats, summary, IMPORT_EPILOG)
     sources = "a session file, a database or a JSON export, or a folder of them (default: the agents' usual places)"
     transcripts.add_argument("files", metavar="FILE", nargs="*", help=sources)
     transcripts.add_argument("--yes", action="store_true", help="import what is found at the usual places unasked")
@@ -95,11 +97,11 @@ def add(command: AddCommand) -> None:
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
 
-def run_import_transcripts(arguments: argparse.Namespace) -> int:
+def run_import_chats(arguments: argparse.Namespace) -> int:
     """Import the files. Exit code 1 if one does not exist, or is not understood. Raises ControlError."""
-    from services.transcripts.from_files import import_transcripts
+    from services.transcripts.from_files import import_chats
 
-    return import_transcripts(arguments)
+    return import_chats(arguments)
 
 
 def run_resume(arguments: argparse.Namespace) -> int:

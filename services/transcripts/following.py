@@ -1,7 +1,7 @@
 """Follows the folders where agents store their conversations, and stores new messages within seconds, once.
 
 Each file is read from the position that was stored together with its last messages (`importing`). A crash, a repeated
-notification or a concurrent `linckia import-transcripts` therefore changes nothing. A file that cannot be read is
+notification or a concurrent `linckia import-chats` therefore changes nothing. A file that cannot be read is
 logged and skipped until it changes. A database or folder is read by its sessions, and only those that changed
 (`sources`).
 """

@@ -1,4 +1,4 @@
-"""`linckia import-transcripts`: conversations from the files that agents leave on disk.
+"""`linckia import-chats`: conversations from the files that agents leave on disk.
 
 The files are read here, in parts, since the service may not access them. The service remembers how far each was read,
 so an interrupted command resumes. If another import has read further meanwhile, this one continues from there.
@@ -51,7 +51,7 @@ _OTHERS = {
 }
 
 
-def import_transcripts(arguments: argparse.Namespace) -> int:
+def import_chats(arguments: argparse.Namespace) -> int:
     """Import the files, or what is found at the usual places. Exit code 1 if one does not exist, or is not understood.
 
     Raises ControlError.

@@ -85,7 +85,7 @@ def session_file(path: Path) -> None:
 
 def fill(kernel: RunningKernel, folder: Path, root: Path) -> None:
     session_file(folder / "session.jsonl")
-    for command in (("import-transcripts", str(folder / "session.jsonl")), ("add", str(root / "code"))):
+    for command in (("import-chats", str(folder / "session.jsonl")), ("add", str(root / "code"))):
         done = linckia(kernel.data_dir, *command)
         assert done.returncode == 0, done.stderr
     (root / "code" / "star.py").write_text(CODE.replace("return 5", "return 6"))

@@ -58,7 +58,7 @@ class Backups:
         """Restore the last backup; returns False if no backup was taken."""
         if not self.taken:
             return False
-        done = _linckia("restore-backup", self._folder, data=to)
+        done = _linckia("restore", self._folder, data=to)
         if done.returncode:
             self._record.wrong.append(f"the backup cannot be restored: {done.stderr.strip()}")
         return not done.returncode

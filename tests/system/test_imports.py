@@ -1,4 +1,4 @@
-"""`linckia import-transcripts` on session files that other tools read wrongly: right lists, and damage is named."""
+"""`linckia import-chats` on session files that other tools read wrongly: right lists, and damage is named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXPECTED = {
 def test_session_files_are_listed_by_session_with_their_tokens_and_damage_is_named(tmp_path: Path) -> None:
     with running(tmp_path / "data", services=["transcripts"]) as kernel:
         for is_first in (True, False):
-            done = linckia(kernel.data_dir, "import-transcripts", str(CASES))
+            done = linckia(kernel.data_dir, "import-chats", str(CASES))
             assert done.returncode == 0, done.stderr
             # The second run finds nothing that it has not read.
             assert ("torn-line.jsonl: " in done.stderr, done.stdout.startswith("0 messages")) == (
@@ -71,13 +71,13 @@ def test_a_file_that_is_not_understood_is_named_with_what_was_expected(tmp_path:
     with running(tmp_path / "data", services=["transcripts"]) as kernel:
         for is_first in (True, False):
             for name in files:
-                done = linckia(kernel.data_dir, "import-transcripts", str(folder / name))
+                done = linckia(kernel.data_dir, "import-chats", str(folder / name))
                 assert done.returncode == 1, (name, done)
                 assert f"{folder / name}: " in done.stderr, name
                 assert "expected sessions of an agent (docs/transcripts.md lists them)" in done.stderr, name
-            done = linckia(kernel.data_dir, "import-transcripts", str(folder / "export.zip"))
+            done = linckia(kernel.data_dir, "import-chats", str(folder / "export.zip"))
             assert "must be unpacked first" in done.stderr
-            done = linckia(kernel.data_dir, "import-transcripts", str(good))
+            done = linckia(kernel.data_dir, "import-chats", str(good))
             assert (done.returncode, done.stderr, done.stdout.startswith("1 message")) == (0, "", is_first)
 
 
@@ -99,7 +99,7 @@ def test_a_session_with_a_huge_line_is_whole_and_the_line_is_named(tmp_path: Pat
     path.write_text("".join(lines))
     assert path.stat().st_size > 64 * 1024 * 1024
     with running(tmp_path / "data", services=["transcripts"]) as kernel:
-        done = linckia(kernel.data_dir, "import-transcripts", str(path))
+        done = linckia(kernel.data_dir, "import-chats", str(path))
         assert done.returncode == 0, done.stderr
         place = len(lines[0]) + len(lines[1])
         assert f"{path}: the record at byte {place} has {len(lines[2])} bytes" in done.stderr
@@ -125,7 +125,7 @@ def test_an_import_without_a_path_shows_what_is_at_the_usual_places_and_imports_
     places |= {"XDG_DATA_HOME": "", "XDG_CONFIG_HOME": "", "CODEX_HOME": str(tmp_path / "none")}
     names = {"Qwen Code", "Copilot CLI", "Goose", "Cursor", "OpenCode", "Cline"}
     with running(tmp_path / "data", services=["transcripts"]) as kernel:
-        shown = linckia(kernel.data_dir, "import-transcripts", **places)
+        shown = linckia(kernel.data_dir, "import-chats", **places)
         assert shown.returncode == 1
         assert "add --yes to import all of these, or give a path" in shown.stderr
         rows = [re.split(r"\s{2,}", line.strip()) for line in shown.stdout.splitlines()]
@@ -133,16 +133,16 @@ def test_an_import_without_a_path_shows_what_is_at_the_usual_places_and_imports_
         assert {row[0]: row[1] for row in rows[1:]} == dict.fromkeys(names, "1")
         assert [row[3] for row in rows if row[0] == "Copilot CLI"] == [str(tmp_path / "elsewhere" / "session-state")]
         assert kernel.call("chats_list", {})["total"] == 0
-        done = linckia(kernel.data_dir, "import-transcripts", "--yes", **places)
+        done = linckia(kernel.data_dir, "import-chats", "--yes", **places)
         assert (done.returncode, done.stderr) == (0, ""), done
         listed = kernel.call("chats_list", {"limit": 50})["conversations"]
         agents = {"qwen-code", "copilot-cli", "goose", "cursor", "opencode", "cline"}
         assert {one["agent"]: one["turns"] for one in listed} == dict.fromkeys(agents, 6)
-        again = linckia(kernel.data_dir, "import-transcripts", "--yes", **places)
+        again = linckia(kernel.data_dir, "import-chats", "--yes", **places)
         assert (again.returncode, again.stderr) == (0, ""), again
         assert again.stdout.startswith("0 messages in 6 files, 0 new")
         nothing = linckia(
-            kernel.data_dir, "import-transcripts", **{**places, "HOME": "/nowhere", "COPILOT_HOME": "/no"}
+            kernel.data_dir, "import-chats", **{**places, "HOME": "/nowhere", "COPILOT_HOME": "/no"}
         )
         assert (nothing.returncode, nothing.stdout) == (1, "")
         assert "no conversations at the usual places of Claude Code, Codex CLI," in nothing.stderr
@@ -155,7 +155,7 @@ def test_an_import_without_a_path_asks_on_a_terminal(tmp_path: Path, answer: str
         ours, theirs = pty.openpty()
         variables = environment(kernel.data_dir, HOME=str(tmp_path), XDG_DATA_HOME="", XDG_CONFIG_HOME="")
         with subprocess.Popen(
-            [*LINCKIA, "import-transcripts"], env=variables, stdin=theirs, stdout=subprocess.PIPE, text=True
+            [*LINCKIA, "import-chats"], env=variables, stdin=theirs, stdout=subprocess.PIPE, text=True
         ) as asked:
             os.close(theirs)
             os.write(ours, f"{answer}\n".encode())
@@ -172,12 +172,12 @@ def test_a_database_of_another_program_and_a_half_written_session_are_named(tmp_
     whole = half.read_text()
     half.write_text(whole[:-50])
     with running(tmp_path / "data", services=["transcripts"]) as kernel:
-        done = linckia(kernel.data_dir, "import-transcripts", str(other))
+        done = linckia(kernel.data_dir, "import-chats", str(other))
         assert done.returncode == 1
         assert f"{other}: is a SQLite database of no known agent; expected sessions of an agent" in done.stderr
-        done = linckia(kernel.data_dir, "import-transcripts", str(half))
+        done = linckia(kernel.data_dir, "import-chats", str(half))
         assert (done.returncode, "the file is incomplete and is left for the next import" in done.stderr) == (0, True)
         half.write_text(whole)
-        done = linckia(kernel.data_dir, "import-transcripts", str(half))
+        done = linckia(kernel.data_dir, "import-chats", str(half))
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("6 messages in 1 file, 6 new")

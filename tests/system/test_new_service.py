@@ -206,7 +206,7 @@ def test_a_package_with_a_manifest_is_a_whole_service(tmp_path: Path) -> None:
 
     (snapshot,) = json.loads(linckia(data, "backup", "--list", tmp_path / "to", "--json"))
     assert snapshot["schemas"]["services/sightings/sightings.db"] == 3
-    linckia(tmp_path / "again", "restore-backup", tmp_path / "to", "--data", tmp_path / "again")
+    linckia(tmp_path / "again", "restore", tmp_path / "to", "--data", tmp_path / "again")
     assert not (tmp_path / "again/services/sightings/cache").exists(), "derived files are in no backup"
     with serving(tmp_path / "again", "sightings") as kernel:
         assert birds(kernel) == BIRDS

@@ -1,1 +1,1 @@
-"""`linckia doctor`, `backup` and `restore-backup`: what is wrong, repairs, and copies of the data."""
+"""`linckia doctor`, `backup` and `restore`: what is wrong, repairs, and copies of the data."""

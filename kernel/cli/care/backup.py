@@ -1,4 +1,4 @@
-"""`linckia backup` and `restore-backup`: work with or without a kernel, which takes no part in them."""
+"""`linckia backup` and `restore`: work with or without a kernel, which takes no part in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernel.configure.config import BackupSettings, ConfigError
 from proto.backup import BackupFailed, Backups, Manifest, Program
 from proto.control.address import AlreadyHeld, CannotHold, locked
 from proto.control.commands import Failed, Usage
-from proto.control.terminal import complain, counted, duration, say, show_answer, show_json, size
+from proto.control.terminal import Bars, complain, counted, duration, say, show_answer, show_json, size
 from proto.mounts import TABLE as MOUNTS
 from proto.names import module
 
@@ -50,7 +50,11 @@ def backup(arguments: argparse.Namespace) -> int:
         served = _program(require_out_of_reach(to, arguments, "the backup and its tokens"))
         # The number in the settings applies only to the folder in the settings.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
-        made = _service().backup(arguments.data_dir, to, served, keep, background=arguments.background)
+        with Bars("backing up", of_bytes=True) as show:
+            made = _service().backup(
+                arguments.data_dir, to, served, keep, background=arguments.background,
+                on_progress=show and (lambda done, total: show({"done": done, "total": total, "message": ""})),
+            )  # fmt: skip
     except BackupFailed as error:
         raise Failed(str(error)) from None
     for problem in made.problems:
@@ -85,7 +89,7 @@ def _program(packages: list[str]) -> Program:
         return program()
 
 
-def restore_backup(arguments: argparse.Namespace) -> int:
+def restore(arguments: argparse.Namespace) -> int:
     """Restore a data directory. Raises Failed, Usage."""
     data_dir: Path = arguments.data_dir
     require_out_of_reach(data_dir, arguments, "the restored data and its tokens")

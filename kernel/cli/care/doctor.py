@@ -179,7 +179,7 @@ def damages(services: Sequence[ServiceStatus], state: BackupStatus | None = None
     whence = f"{state.to}, which has {state.snapshot}" if state and made else "a backup, if there is one"
     for service in services:
         if said := service.info.get(DAMAGE):
-            yield Finding(service.name, Verdict.BAD, said, f"or restore-backup --replace from {whence}")
+            yield Finding(service.name, Verdict.BAD, said, f"or restore --replace from {whence}")
 
 
 def audit_finding(state: AuditStatus | None) -> Finding:

@@ -147,7 +147,7 @@ def _remedy(data_dir: Path, path: Path) -> str:
         return by_hand
     newest = max(made, key=lambda each: each.succeeded or 0)
     at = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest.succeeded))
-    return f"linckia restore-backup {newest.to} --at {newest.snapshot} --replace (of {at}), or {by_hand}"
+    return f"linckia restore {newest.to} --at {newest.snapshot} --replace (of {at}), or {by_hand}"
 
 
 def _aside(data_dir: Path) -> Iterator[Finding]:

@@ -158,7 +158,7 @@ def _store(client: Client, documents: list[JsonObject], contents: list[str]) -> 
 
 
 def _file(folder: Path, hash_: str) -> Path | None:
-    home = content_folder(folder, hash_)
+    home = Path(content_folder(str(folder), hash_))
     # A link would lead to files that are not part of the export.
     if any(each.is_symlink() for each in (home, home.parent, home.parent.parent)) or not home.is_dir():
         return None

@@ -42,7 +42,7 @@ def denials(given: Iterable[str], origin: str) -> tuple[list[str], list[str]]:
 
 
 def set_aside(data_dir: Path) -> list[Path]:
-    """Return the data directories that `restore-backup` has moved aside, or is building."""
+    """Return the data directories that `restore` has moved aside, or is building."""
     name = glob.escape(data_dir.name)
     return [
         path for pattern in (f"{name}.replaced-*", f".{name}.restoring-*") for path in data_dir.parent.glob(pattern)

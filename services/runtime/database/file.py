@@ -304,7 +304,7 @@ class DatabaseFile:
     def _note_damage(self, error: Exception) -> Damaged:
         self.damage = (
             f"{self.path} is damaged ({error}). What can be read is served. Stop Linckia, then restore the newest "
-            f"backup (linckia restore-backup SOURCE --replace), or save what can be read: sqlite3 {self.path} .recover "
+            f"backup (linckia restore SOURCE --replace), or save what can be read: sqlite3 {self.path} .recover "
             "| sqlite3 recovered.db, and put recovered.db in its place"
         )
         _log.error("%s", self.damage)

@@ -84,7 +84,7 @@ def find(client: Client, words: Sequence[str]) -> Chat:
     if not query:
         about = _latest(client)
         if about is None:
-            raise Failed("no conversation is stored yet; `linckia import-transcripts` reads those of your agents")
+            raise Failed("no conversation is stored yet; `linckia import-chats` reads those of your agents")
     else:
         found, turn = _matching(client, query)
         if not found:

@@ -67,7 +67,7 @@ def import_(folder: Path) -> None:
             sys.executable,
             "-m",
             "kernel.cli",
-            "import-transcripts",
+            "import-chats",
             "--data",
             str(kernel.data_dir),
             str(files),

@@ -58,7 +58,7 @@ def agents(tmp_path: Path) -> Iterator[Agents]:
     (tmp_path / "session.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in CLAUDE))
     with running(data, services=["transcripts", "retrieve"]) as kernel:
         made = Agents(kernel, tmp_path)
-        made.run("import-transcripts", str(tmp_path / "session.jsonl"))
+        made.run("import-chats", str(tmp_path / "session.jsonl"))
         yield made
 
 
@@ -75,13 +75,13 @@ def test_a_conversation_goes_through_all_agents_and_comes_back(agents: Agents, t
         assert told["turns"] == len(turns)
         # Another Linckia, which knows nothing but this file, reads the same.
         with running(tmp_path / f"other-{agent}", services=["transcripts"]) as kernel:
-            assert linckia(kernel.data_dir, "import-transcripts", str(path)).returncode == 0
+            assert linckia(kernel.data_dir, "import-chats", str(path)).returncode == 0
             other = Agents(kernel, tmp_path)
             (one,) = other.listed()
             assert other.turns(one) == turns
             assert one["title"] == before["title"]
     # Here nothing is listed twice.
-    agents.run("import-transcripts", *map(str, paths))
+    agents.run("import-chats", *map(str, paths))
     assert agents.listed() == [before]
 
 
@@ -133,7 +133,7 @@ def test_several_that_match_are_listed_and_nothing_is_written(agents: Agents, tm
         path.write_text(
             json.dumps(claude(f"n{number}", None, "user", f"Paint the fence {number}", sessionId=f"s{number}"))
         )
-        agents.run("import-transcripts", str(path))
+        agents.run("import-chats", str(path))
     folder = ("--as", "codex", "--folder", str(agents.home["codex"]), "--project", str(agents.project))
     done = agents.run("resume", "paint", "fence", *folder, code=1)
     assert "several conversations match" in done.stderr
@@ -159,7 +159,7 @@ def test_an_agent_that_goes_on_continues_the_old_conversation(agents: Agents) ->
     ]
     with path.open("a") as file:
         file.writelines(f"{json.dumps(record)}\n" for record in more)
-    agents.run("import-transcripts", str(path))
+    agents.run("import-chats", str(path))
     found = {one["id"]: one for one in agents.listed()}
     assert found.pop(before["id"]) == before
     (new,) = found.values()
@@ -182,7 +182,7 @@ def test_a_follower_takes_a_copy_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "session.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in CLAUDE))
     environment = {"CODEX_HOME": str(home)}
     with running(data, services=["transcripts", "watch"], environment=environment) as kernel:
-        here(data, "import-transcripts", str(tmp_path / "session.jsonl"))
+        here(data, "import-chats", str(tmp_path / "session.jsonl"))
         found = kernel.call("chats_list")["conversations"]
         done = here(data, "resume", "--as", "codex", "--folder", str(home), "--project", str(tmp_path), "--json")
         path = json.loads(done.stdout)["path"]

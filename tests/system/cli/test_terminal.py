@@ -215,7 +215,7 @@ def test_global_options_may_precede_the_command(kernel: RunningKernel) -> None:
         (["cat", "nope"], 1, "linckia cat: Document not found"),
         (["tools", "noyalib_gt"], 1, "did you mean yaml_get"),
         (["logs", "ech"], 1, "linckia logs: no log of 'ech'"),
-        (["import-transcripts", "/nowhere", "/nothing"], 1, "linckia import-transcripts: /nothing does not exist"),
+        (["import-chats", "/nowhere", "/nothing"], 1, "linckia import-chats: /nothing does not exist"),
     ],
 )
 def test_errors_name_the_command_and_suggest_the_intended_option(
@@ -229,7 +229,7 @@ def test_an_import_skips_a_missing_path(kernel: RunningKernel, tmp_path: Path) -
     (tmp_path / "talk.json").write_text(
         '[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]'
     )
-    done = linckia(kernel.data_dir, "import-transcripts", str(tmp_path / "gone"), str(tmp_path / "talk.json"))
+    done = linckia(kernel.data_dir, "import-chats", str(tmp_path / "gone"), str(tmp_path / "talk.json"))
     assert done.returncode == 1
     assert "gone does not exist" in done.stderr
     assert done.stdout.startswith("2 messages in 1 file, 2 new")
@@ -238,7 +238,7 @@ def test_an_import_skips_a_missing_path(kernel: RunningKernel, tmp_path: Path) -
 @pytest.mark.parametrize(
     "words",
     [
-        ["status"], ["ingest"], ["index", "{root}"], ["import-transcripts", "{root}"], ["restart", "echo"], ["ls"],
+        ["status"], ["ingest"], ["index", "{root}"], ["import-chats", "{root}"], ["restart", "echo"], ["ls"],
         ["search", "arms"], ["tools"], ["tools", "mcp_echo"], ["token", "list"], ["models"], ["snapshots"],
         ["du", "{root}"],
         ["add", "{root}"], ["grep", "stars"],

@@ -206,7 +206,7 @@ def test_a_backup_during_heavy_writes_matches_the_ledger_at_its_moment(kernel: R
     trio.run(storm)
     assert made["problems"] == []
     assert made["stores"] == 3
-    linckia("restore-backup", place / "to", "--data", place / "again")
+    linckia("restore", place / "to", "--data", place / "again")
     with running(place / "again", [place / "root"], services=SERVICES) as again:
         ledger.check(again, made["at"])
         (place / "root" / "after.txt").write_text("after\n")
@@ -249,7 +249,7 @@ def test_kills_during_a_backup_harm_neither_data_nor_backup(kernel: RunningKerne
     kernel.call("documents_add", {"name": "after", "content": "after"}, timeout_s=5)
     linckia("backup", to, "--data", kernel.data_dir)
     assert not list((kernel.data_dir / "backup.staging").iterdir())
-    linckia("restore-backup", to, "--data", place / "of the first", "--at", first[0])
+    linckia("restore", to, "--data", place / "of the first", "--at", first[0])
     assert (place / "of the first" / "services/documents/packs.db").exists()
 
 
@@ -261,12 +261,12 @@ def test_a_kernel_that_is_killed_during_a_backup(tmp_path: Path) -> None:
             kernel.process.kill()
             kernel.process.wait()
         assert process.returncode == 0
-    linckia("restore-backup", to, "--data", data, "--replace")
+    linckia("restore", to, "--data", data, "--replace")
     with running(data, services=["documents"]) as kernel:
         assert kernel.call("documents_list")["total"] == 1
         assert kernel.call("documents_verify", {})["damaged"] == []
         ended = subprocess.run(
-            command("restore-backup", to, "--data", data, "--replace"), cwd=REPOSITORY, capture_output=True, text=True,
+            command("restore", to, "--data", data, "--replace"), cwd=REPOSITORY, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         assert ended.returncode == 1

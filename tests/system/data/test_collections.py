@@ -153,7 +153,7 @@ def test_a_restored_backup_has_clients_collections(kernel: RunningKernel, own: H
     ask(own, "upsert", collection="kept", documents=[document])
     for arguments in (
         ("backup", tmp_path / "to", "--data", kernel.data_dir),
-        ("restore-backup", tmp_path / "to", "--data", tmp_path / "again"),
+        ("restore", tmp_path / "to", "--data", tmp_path / "again"),
     ):
         command = [sys.executable, "-m", "kernel.cli", *map(str, arguments)]
         ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -66,10 +66,10 @@ def test_documents_are_stored_listed_read_searched_and_restored_by_command(kerne
     assert command(data, "grep", "no such text anywhere").returncode == 1
     (snapshot,) = json.loads(command(data, "snapshots", "--json").stdout)["snapshots"]
     assert snapshot["label"] == "one"
-    restored = command(data, "restore", "--snapshot", snapshot["id"], str(root / "again"))
+    restored = command(data, "checkout", "--snapshot", snapshot["id"], str(root / "again"))
     assert restored.returncode == 0, restored.stderr
     assert (root / "again" / "b.bin").read_bytes() == bytes(range(256)) * 8
-    assert command(data, "restore", str(root / "again")).returncode == 2
+    assert command(data, "checkout", str(root / "again")).returncode == 2
     missing = command(data, "cat", "nothing-of-this-name")
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "nothing-of-this-name" in missing.stderr

@@ -62,7 +62,7 @@ def test_a_damaged_source_is_kept_and_the_backup_named(data: Path, tmp_path: Pat
     assert finding.verdict is Verdict.BAD
     assert finding.what == "services/transcripts/transcripts.db"
     assert "Its readable part is served" in finding.found
-    assert f"restore-backup {tmp_path / 'to'} --at {made.snapshot} --replace" in finding.remedy
+    assert f"restore {tmp_path / 'to'} --at {made.snapshot} --replace" in finding.remedy
     assert path.read_bytes() == before
 
 

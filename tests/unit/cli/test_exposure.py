@@ -15,7 +15,7 @@ WRITERS = {
     "backup to a folder": ("backup", "{to}"),
     "backup to a file": ("backup", "{to}.tar"),
     "export": ("export", "{to}"),
-    "restored data": ("restore-backup", "{backup}", "--data", "{to}"),
+    "restored data": ("restore", "{backup}", "--data", "{to}"),
     "token of a project": ("install-client", "claude-code", "--project", "--http", "--yes"),
 }
 
@@ -71,7 +71,7 @@ def test_an_export_is_for_its_owner_only(place: Path) -> None:
 
 
 def test_a_data_directory_that_was_moved_aside_stays_out_of_reach(place: Path) -> None:
-    assert main(["restore-backup", str(place / "backup"), "--replace"]) == 0
+    assert main(["restore", str(place / "backup"), "--replace"]) == 0
     (aside,) = place.glob("data.replaced-*")
     found = loading.load(Flags(data_dir=str(place / "data"), roots=(str(place),)), {})
     assert str(aside) in found.denied

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kernel.cli.parser import build_parser, commands_of, reordered
+from proto.control.commands import Group
 
 
 def parsed(line: str) -> dict[str, Any]:
@@ -43,3 +44,12 @@ def test_an_error_names_the_command(line: str, said: str, capsys: pytest.Capture
         parsed(line)
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_each_command_is_listed_in_one_group() -> None:
+    parser = build_parser()
+    lines = parser.format_help().split("\n")
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] not in " -"]
+    of_examples = [name for name in listed if name == "linckia"]
+    assert sorted(listed[: len(listed) - len(of_examples)]) == sorted(commands_of(parser))
+    assert all(f"{group}:" in lines for group in Group)

@@ -28,7 +28,7 @@ function List({ query = "", project = "", agent = "", since = "", sort = "newest
       <${Select} label="Order" value=${sort} options=${["newest", "oldest", "turns", "tokens", "cost"]} onChange=${(value) => set({ sort: value })} /></div>
     <${Loaded} work=${work}>${(found) => html`<p class="quiet">${plural(found.total, "conversation")}${found.cost_usd != null ? `, ${cost(found.cost_usd, found.cost_incomplete)} in all` : ""}.
         ${found.unpriced.length > 0 && ` No price is known for ${found.unpriced.join(", ")}.`}</p>
-      <${Table} caption="Conversations" rows=${found.conversations} keyOf=${(row) => row.id} empty="None yet: linckia import-transcripts reads those of your agents." columns=${[
+      <${Table} caption="Conversations" rows=${found.conversations} keyOf=${(row) => row.id} empty="None yet: linckia import-chats reads those of your agents." columns=${[
         { key: "title", title: "Title", cell: (row) => html`<a href=${`#/conversations/${row.hash}`}>${row.title || "(without a title)"}</a>` },
         { key: "project", title: "Project", wide: true }, { key: "agent", title: "Agent" }, { key: "model", title: "Model", wide: true },
         { key: "ended", title: "Ended", cell: (row) => html`<${Time} at=${row.ended} />` }, { key: "turns", title: "Turns", right: true },

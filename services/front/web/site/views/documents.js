@@ -88,7 +88,7 @@ function Versions({ path, current }) {
     { key: "modified", title: "Modified", cell: (row) => html`<${Time} at=${row.modified} />` }, { key: "size", title: "Size", right: true, cell: (row) => bytes(row.size) },
     { key: "hash", title: "Content", cell: (row) => html`<code>${row.hash.slice(0, 12)}</code>${row.hash === current ? " (shown)" : ""}` },
     { key: "snapshots", title: "Snapshots", cell: (row) => row.snapshots.map((id) => html`<code key=${id}>${id} </code>`) }]} />
-    <p class="quiet">To get a version back: <code>linckia restore FOLDER --snapshot ID</code>.</p>`}<//>`;
+    <p class="quiet">To get a version back: <code>linckia checkout FOLDER --snapshot ID</code>.</p>`}<//>`;
 }
 
 function Code({ name = "", key = "", depth = "1" }) {
