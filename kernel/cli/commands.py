@@ -16,6 +16,18 @@ keys:
 """
 
 
+SETUP_EPILOG = """\
+examples:
+  linckia setup
+  linckia setup ~/notes ~/code --yes
+  linckia setup ~/notes --dry-run
+
+Sets the folders, gets the embedding model, takes over the MCP servers of your clients, starts the kernel, enters it in
+the clients, imports past conversations, and answers a question. Each step is a command of its own, and asks first. It
+may be repeated.
+"""
+
+
 def _kernel(command: AddCommand) -> None:
     paths_help = "a root: operations on files can access only what is below the roots"
     read_only_help = "clients can change nothing: neither files below the roots, nor data that Linckia stores"
@@ -35,6 +47,12 @@ def _kernel(command: AddCommand) -> None:
     serve.add_argument("--mcp", metavar="FILE", dest="mcp_files", action="append", help=mcp_help)
     serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
     serve.add_argument("--only-mounts", action="store_true", help=argparse.SUPPRESS)
+
+    setup = command("setup", "setup.setup", "set everything up: folders, model, clients, conversations", SETUP_EPILOG)
+    setup.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
+    setup.add_argument("--yes", action="store_true", help="ask nothing")
+    setup.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    setup.add_argument("--question", metavar="TEXT", help="what to ask at the end (default: the name of a note)")
 
     stdio = command(
         "stdio", "stdio.stdio", "serve MCP on stdin and stdout, for an MCP client's configuration",

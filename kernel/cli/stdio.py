@@ -177,7 +177,7 @@ def join(
                     client.close()
                 except TimeoutError:
                     raise Failed(
-                        f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}"
+                        f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{log_end(data_dir)}"
                     ) from None
                 except CallFailed as error:
                     wrong = error.failure.get("kind") == "invalid_params"
@@ -187,9 +187,9 @@ def join(
                 # Another client's kernel was faster, or an old one has not quite ended: join it or start again.
                 started = None
             elif code is not None:
-                raise Failed(f"the kernel ended while starting, with exit code {code}{_log_end(data_dir)}")
+                raise Failed(f"the kernel ended while starting, with exit code {code}{log_end(data_dir)}")
             if time.monotonic() > give_up_at:
-                raise Failed(f"no kernel could be reached within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}")
+                raise Failed(f"no kernel could be reached within {START_TIMEOUT_S:.0f} s{log_end(data_dir)}")
             time.sleep(POLL_S)
 
 
@@ -256,7 +256,8 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
-def _log_end(data_dir: Path) -> str:
+def log_end(data_dir: Path) -> str:
+    """Return the last lines of the kernel's log, to be appended to a message."""
     path = log_dir(data_dir) / "kernel.log"
     try:
         lines = last_lines(path, LOG_LINES)

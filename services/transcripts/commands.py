@@ -68,6 +68,7 @@ def add(command: AddCommand) -> None:
     sources = "a session file, a database or a JSON export, or a folder of them (default: the agents' usual places)"
     transcripts.add_argument("files", metavar="FILE", nargs="*", help=sources)
     transcripts.add_argument("--yes", action="store_true", help="import what is found at the usual places unasked")
+    transcripts.add_argument("--dry-run", action="store_true", help="only show what is found at the usual places")
     add_json(transcripts, help="counts of files, messages and new turns, as JSON")
 
     summary = "forward requests to a model's API and record the conversations"

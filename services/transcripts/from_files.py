@@ -10,11 +10,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from proto.control.client import Client
+from proto.control.commands import Usage
 from proto.control.terminal import (
     Bars,
     OnProgress,
@@ -54,8 +55,10 @@ _OTHERS = {
 def import_chats(arguments: argparse.Namespace) -> int:
     """Import the files, or what is found at the usual places. Exit code 1 if one does not exist, or is not understood.
 
-    Raises ControlError.
+    Raises Usage, ControlError.
     """
+    if arguments.dry_run and arguments.files:
+        raise Usage("--dry-run shows what is found at the usual places; leave FILE out")
     paths = [Path(path).expanduser().resolve() for path in arguments.files]
     missing = [path for path in paths if not path.exists()]
     for path in missing:
@@ -64,9 +67,15 @@ def import_chats(arguments: argparse.Namespace) -> int:
     if missing and not files:
         return 1
     if not paths:
-        chosen = _usual(confirm=not arguments.yes)
+        found = list(places.find(os.environ))
+        if not found:
+            complain(
+                f"no conversations at the usual places of {', '.join(places.NAMES.values())}; give a file or folder"
+            )
+            return 0
+        chosen = _usual(found, confirm=not arguments.yes, dry_run=arguments.dry_run)
         if chosen is None:
-            return 1
+            return 0 if arguments.dry_run else 1
         files = chosen
     began = time.monotonic()
     with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
@@ -94,16 +103,14 @@ def _files(path: Path) -> Iterator[Path]:
         yield Path(main) if main and os.path.isfile(main) else path
 
 
-def _usual(*, confirm: bool) -> list[Path] | None:
+def _usual(found: Sequence[places.Found], *, confirm: bool, dry_run: bool) -> list[Path] | None:
     """Show what is found at the usual places. Returns the files, or None if they shall not be imported."""
-    found = list(places.find(os.environ))
-    if not found:
-        complain(f"no conversations at the usual places of {', '.join(places.NAMES.values())}; give a file or folder")
-        return None
     rows = [(each.agent, f"{each.sessions:,}", size(each.size), each.place) for each in found]
-    if not confirm:
+    if not (confirm or dry_run):
         return [Path(path) for each in found for path in each.files]
     show_table(["AGENT", "SESSIONS", "SIZE", "PLACE"], rows)
+    if dry_run:
+        return None
     if not sys.stdin.isatty():
         complain("nothing is imported without a terminal to ask on; add --yes to import all of these, or give a path")
         return None

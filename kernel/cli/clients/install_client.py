@@ -23,8 +23,11 @@ import msgspec
 from kernel.cli.care.exposure import require_out_of_reach
 from kernel.cli.clients.jsonc import NotJson, member_at, with_member, without_member
 from kernel.cli.clients.places import settings_file
+from kernel.cli.settings.layers import Flags
+from kernel.cli.settings.loading import load
 from kernel.cli.stdio import real_root
 from kernel.configure import tokens
+from kernel.configure.config import ConfigError
 from proto.control.address import find_data_dir
 from proto.control.client import Client, NoKernel
 from proto.control.commands import Failed, Usage
@@ -113,6 +116,13 @@ def install_client(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _has_roots(arguments: argparse.Namespace) -> bool:
+    """Return whether the settings name roots, which a kernel has that is started without PATH."""
+    with contextlib.suppress(ConfigError):
+        return bool(load(Flags(data_dir=str(arguments.data_dir)), os.environ).roots)
+    return False
+
+
 def _undo(arguments: argparse.Namespace, place: Path, path: tuple[str, str]) -> int:
     old = _read(place)
     if old is None or (entry := _member(place, old, path)) is None:
@@ -158,7 +168,7 @@ def _entry(arguments: argparse.Namespace) -> JsonObject:
     # The client does not have this environment.
     words += ["--data", str(arguments.data_dir)] if arguments.data_dir != find_data_dir(None, {}) else []
     words += ["--surface", arguments.surface] if arguments.surface else []
-    if not arguments.paths:
+    if not arguments.paths and not _has_roots(arguments):
         complain("no PATH is given, so operations on files will be refused; notes need the folder that holds them")
     return form.extra | {"command": command, "args": words}
 
