@@ -35,6 +35,7 @@ from services.documents.operations.listing import (
     SortBy,
     StatusResult,
 )
+from services.documents.operations.versions import DocumentsVersion, VersionContent
 from services.documents.store import objects, rows, snapshots, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
@@ -102,6 +103,21 @@ class ReadOperations(OperationGroup):
     @handles(ops.DocumentsVersions)
     async def versions(self, params: ops.DocumentsVersions, ctx: Context) -> ops.Versions:
         return ops.Versions(versions=await self._store.read(lambda db: snapshots.versions(db, params.path)))
+
+    @handles(DocumentsVersion)
+    async def version(self, params: DocumentsVersion, ctx: Context) -> VersionContent:
+        def get(db: apsw.Connection) -> VersionContent:
+            hash_ = rows.content_hash(db, params.hash)
+            stored = objects.by_hash(db, hash_)
+            assert stored is not None
+            part = _content(db, stored, ops.DocumentsGet(offset=params.offset, length=params.length))
+            end = params.offset + part.length
+            return VersionContent(
+                hash=hash_.hex(), size=stored.size, content=part.text, encoding=part.encoding, source=part.source,
+                next_offset=end if end < part.total and part.length else None,
+            )  # fmt: skip
+
+        return await self._store.read(get)
 
     @handles(ops.DocumentsGet)
     async def get(self, params: ops.DocumentsGet, ctx: Context) -> ops.GetResult:

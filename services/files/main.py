@@ -12,6 +12,7 @@ import trio
 
 from proto.errors import Unavailable
 from services.files.browse.indexing import IndexTools
+from services.files.browse.mapping import MapTools
 from services.files.browse.navigation import BrowseTools
 from services.files.browse.space import SpaceTools
 from services.files.browse.uris import UriResources
@@ -191,6 +192,7 @@ def handlers_of(
         UndoTools(core, journal, writing, change_tools.perform),
         TextTools(core, writing),
         SpaceTools(core),
+        MapTools(core),
         UriResources(core, indexing, reading, searches),
         QueryTools(core),
         SetTools(core),

@@ -6,6 +6,7 @@ Structs provide the frame, and content that is already JSON is embedded as `msgs
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import re
 from collections.abc import Sequence
@@ -18,9 +19,10 @@ from msgspec.structs import replace
 
 from proto.errors import InvalidParams
 from proto.wire.frames import Written
-from services.transcripts.forest import StoredMessage, lineage, prompt_text, read_blocks
+from services.transcripts.forest import StoredMessage, chain, lineage, prompt_text, read_blocks, read_usage
 from services.transcripts.forest import tree as forest_tree
-from services.transcripts.messages import IMAGE, call_text
+from services.transcripts.listing import stated
+from services.transcripts.messages import IMAGE, call_text, read_text
 from services.transcripts.operations.conversations import (
     Block,
     Checkout,
@@ -28,9 +30,21 @@ from services.transcripts.operations.conversations import (
     History,
     HistoryMessage,
     Json,
+    SpentTokens,
     Tree,
     TreeNode,
 )
+from services.transcripts.operations.pages import (
+    ConversationPage,
+    FoundTurn,
+    FoundTurns,
+    ShownBlock,
+    ShownTurn,
+    Spent,
+    TranscriptFind,
+    TranscriptPage,
+)
+from services.transcripts.prices import Prices
 from services.transcripts.providers import anthropic, openai
 
 PAGE_CHARS = 8000
@@ -40,6 +54,10 @@ CUT_CHARS = 500
 """Longest tool arguments or output on such a page; a search finds the rest."""
 
 PREVIEW_CHARS = 300
+
+SHOWN_CHARS = 20_000
+TOOL_CHARS = 2_000
+"""Longest text, and longest arguments or result of a tool call, on a page for a person, who can ask for the rest."""
 
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,9})")
 
@@ -89,7 +107,7 @@ def _tree_node(node: StoredMessage, parent_hash: str) -> TreeNode:
         preview=_readable(node.blocks)[:PREVIEW_CHARS],
         model=node.model,
         agent=node.agent,
-        at=datetime.datetime.fromtimestamp(node.at, datetime.UTC).isoformat(timespec="seconds") if node.at else "",
+        at=_time(node.at),
         tokens=total if isinstance(total, int) else None,
     )
 
@@ -158,3 +176,99 @@ def _readable(blocks: Sequence[Block]) -> str:
             more = len(said) - CUT_CHARS
             parts.append(said if more <= 0 else f"{said[:CUT_CHARS]} … ({more} characters more)")
     return "\n".join(parts)
+
+
+# For a person
+
+
+def page(db: apsw.Connection, head: StoredMessage, params: TranscriptPage) -> tuple[ConversationPage, list[int]]:
+    """Return a page of the conversation up to `head`, and the ids of all its nodes."""
+    ids = chain(db, head.node_id)
+    first = params.first
+    if params.turn is not None:
+        row = db.execute("SELECT node_id FROM node WHERE hash=?", (bytes.fromhex(params.turn),)).fetchone()
+        at = bisect.bisect_left(ids, row[0]) if row is not None else 0
+        first = at // params.limit * params.limit if at < len(ids) and row is not None and ids[at] == row[0] else 0
+    first = min(first, max(0, len(ids) - 1))
+    columns = "hash, role, content, at, model, agent, usage, gone"
+    rows = db.execute(
+        f"SELECT {columns} FROM node WHERE node_id IN (SELECT value FROM json_each(?)) ORDER BY node_id",
+        (json_list(ids[first : first + params.limit]),),
+    )
+    turns = []
+    for number, (digest, role, content, at, model, agent, usage, gone) in enumerate(rows, first):
+        total = read_usage(usage).get("total_tokens")
+        turns.append(
+            ShownTurn(
+                hash=digest.hex(), number=number, role=role, at=_time(at), model=model, agent=agent, gone=bool(gone),
+                tokens=total if isinstance(total, int) else None,
+                blocks=[] if gone else [_shown(block) for block in read_blocks(content)],
+            )
+        )  # fmt: skip
+    after = db.execute("SELECT 1 FROM node WHERE parent=? LIMIT 1", (head.node_id,)).fetchone()
+    return ConversationPage(turns=turns, first=first, total=len(ids), continues=after is not None), ids
+
+
+def spent(db: apsw.Connection, head: StoredMessage, ids: Sequence[int], prices: Prices) -> Spent:
+    """Return the tokens and the cost of these nodes."""
+    query = "SELECT model, usage FROM node WHERE node_id IN (SELECT value FROM json_each(?)) AND usage <> ''"
+    used = stated(db.execute(query, (json_list(ids),)))
+    cost, unpriced = prices.cost(used)
+    tokens = SpentTokens(
+        input=sum(each.input for each in used.values()), output=sum(each.output for each in used.values()),
+        estimated=False,
+    )  # fmt: skip
+    models = sorted(filter(None, used)) or list(filter(None, [head.model]))
+    return Spent(models=models, agent=head.agent, tokens=tokens, cost_usd=cost, cost_incomplete=bool(unpriced))
+
+
+def find_turns(db: apsw.Connection, head: StoredMessage, params: TranscriptFind) -> FoundTurns:
+    """Return the turns up to `head` that contain all words of the query."""
+    words = [word.casefold() for word in params.query.split()]
+    if not words:
+        raise InvalidParams("parameter `query`: has no word", field="query")
+    ids = chain(db, head.node_id)
+    # SQLite finds words as they are in JSON, and ignores the case of ASCII letters only; so others are compared below.
+    likely = [word for word in words if word.isascii() and word.isalnum()]
+    where = "".join(" AND instr(lower(CAST(content AS TEXT)), ?) > 0" for _ in likely)
+    query = (
+        "SELECT node_id, hash, role, content FROM node WHERE node_id IN (SELECT value FROM json_each(?)) AND NOT gone"
+        f"{where} ORDER BY node_id"
+    )
+    found: list[FoundTurn] = []
+    total = 0
+    for node_id, digest, role, content in db.execute(query, (json_list(ids), *likely)):
+        text = read_text(read_blocks(content))
+        places = [text.casefold().find(word) for word in words]
+        if min(places) < 0:
+            continue
+        total += 1
+        if len(found) < params.limit:
+            start = max(0, min(places) - PREVIEW_CHARS // 4)
+            number = bisect.bisect_left(ids, node_id)
+            preview = "…" * bool(start) + text[start : start + PREVIEW_CHARS]
+            found.append(FoundTurn(hash=digest.hex(), number=number, role=role, preview=preview))
+    return FoundTurns(turns=found, total=total)
+
+
+def json_list(ids: Sequence[int]) -> str:
+    """Encode ids for `json_each`."""
+    return msgspec.json.encode(ids).decode()
+
+
+def _shown(block: Block) -> ShownBlock:
+    if block.type == IMAGE:
+        return ShownBlock(type=IMAGE, media_type=block.media_type, size=len(block.image_base64))
+    if block.tool_name:
+        text = "" if block.tool_input is None else msgspec.json.encode(block.tool_input).decode()
+    else:
+        text = block.text or block.tool_output
+    most = SHOWN_CHARS if block.text else TOOL_CHARS
+    return ShownBlock(
+        type=block.type, text=text[:most], size=len(text), tool=block.tool_name, is_error=block.is_error,
+        call=block.tool_use_id or block.tool_result_id,
+    )  # fmt: skip
+
+
+def _time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds") if at else ""

@@ -349,6 +349,17 @@ def lineage(db: apsw.Connection, node_id: int, columns: str, limit: int = 0) -> 
     return list(rows)
 
 
+def chain(db: apsw.Connection, node_id: int) -> list[int]:
+    """Return the ids of the nodes from the root to this one, root first."""
+    rows = db.execute(
+        "WITH RECURSIVE up(node_id) AS (SELECT ? UNION ALL SELECT node.parent FROM up CROSS JOIN node"
+        " ON node.node_id=up.node_id WHERE node.parent IS NOT NULL) SELECT node_id FROM up",
+        (node_id,),
+    )
+    # A node is always newer than its parent.
+    return sorted(id_ for (id_,) in rows)
+
+
 def found_before(db: apsw.Connection, node_id: int) -> str:
     """Return the hash of the nearest turn before this one that the search has; empty if there is none."""
     row = db.execute(

@@ -6,6 +6,7 @@ database triggers delete the row in the same transaction. A title therefore disa
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from services.transcripts.operations.conversations import (
     SpentTokens,
     TranscriptList,
 )
+from services.transcripts.operations.pages import Costs, CostShare, TranscriptCosts
 from services.transcripts.prices import AS_OF, Prices, Tokens
 from services.transcripts.providers.wire import count
 from services.transcripts.titles import first_line
@@ -41,6 +43,9 @@ CHARS_A_TOKEN = 4
 
 _LAST_S = 253_402_300_799
 """The end of the year 9999."""
+
+COSTS_DAYS = 30
+"""Days whose costs are shown by default."""
 
 BATCH_TURNS = 5_000
 """Turns summarised per transaction; new turns wait for it a quarter of a second."""
@@ -69,6 +74,22 @@ _LISTED = (
     f"conversation_id, lower(hex(head)), lower(hex(name)), {', '.join(_COLUMNS)},"
     " began, ended, input, output, estimated, cost, unpriced"
 )
+_PROMPT, _COMPLETION, _TOTAL = (
+    f"coalesce(json_extract(usage, '$.{name}'), 0)" for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+)
+_CACHED = ", ".join(
+    f"sum(coalesce(json_extract(usage, '$.{name}'), 0))"
+    for name in ("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_1h_input_tokens")
+)
+# As in `stated`, by day, project and model. Usage was checked when it was stored.
+_SPENT = f"""
+SELECT day, project, model, count(*), sum({_PROMPT}), sum(max({_COMPLETION}, {_TOTAL} - {_PROMPT})), {_CACHED} FROM (
+    SELECT date(node.at + ?, 'unixepoch') AS day,
+        coalesce(nullif(conversation.project, ''), node.project) AS project, call.model AS model, call.usage AS usage
+    FROM call JOIN node USING(node_id) JOIN conversation ON conversation.conversation_id=call.conversation_id
+    WHERE node.at >= ? AND node.at <= ? AND call.usage <> ''
+) GROUP BY day, project, model ORDER BY day, project, model
+"""
 _OF_HASH = "SELECT DISTINCT conversation_id FROM member JOIN node USING(node_id) WHERE hash"
 _MOST_FOUND = 100
 """Conversations that are returned for the beginning of a name."""
@@ -132,6 +153,30 @@ class Listing:
                 for row in db.execute(f"SELECT 0, {_LISTED} FROM talk WHERE conversation_id=? AND turns > 0", (id_,)):
                     found.append(_conversation(row))
             return FoundConversations(conversations=found, turn=turn)
+
+        return await self._database.read(query)
+
+    @handles(TranscriptCosts)
+    async def add_costs(self, params: TranscriptCosts, ctx: Context) -> Costs:
+        until = times.instant(params.until, "until", end=True)
+        since = times.instant(params.since, "since")
+        if since is None:
+            since = (time.time_ns() if until is None else until) - COSTS_DAYS * times.DAY_NS
+        end = _LAST_S if until is None else until / times.NS
+
+        def query(db: apsw.Connection) -> Costs:
+            rows = db.execute(_SPENT, (params.offset_s, since / times.NS, end))
+            shares = []
+            for day, project, model, calls, sent, answered, read, written, written_1h in rows:
+                used = Tokens(input=sent, output=answered, read=read, written=written, written_1h=written_1h)
+                cost, _ = self._prices.cost({model: used})
+                shares.append(
+                    CostShare(
+                        day=day, project=project, model=model, calls=calls, input=sent, output=answered, cost_usd=cost
+                    )
+                )
+            day = times.rfc3339(since + params.offset_s * times.NS)[:10]
+            return Costs(shares=shares, since=day, prices_of=AS_OF)
 
         return await self._database.read(query)
 

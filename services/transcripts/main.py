@@ -18,7 +18,7 @@ from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.shared.forgetting import request_scrub
 from services.shared.linear import BadPattern
 from services.transcripts import conversations, forest
-from services.transcripts.answers import checkout, history, tree, written
+from services.transcripts.answers import checkout, find_turns, history, page, spent, tree, written
 from services.transcripts.database import Deleted, delete, delete_from, open_database
 from services.transcripts.feed import TurnFeed
 from services.transcripts.following import Following
@@ -28,6 +28,7 @@ from services.transcripts.joining import Joining
 from services.transcripts.listing import Listing
 from services.transcripts.messages import Stripper
 from services.transcripts.operations import conversations as ops
+from services.transcripts.operations import pages
 from services.transcripts.prices import Price, Prices
 from services.transcripts.redaction import RULES, Redactor, Rule
 from services.transcripts.search import Searching
@@ -118,9 +119,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         env.background.start_soon(Following(env, importing).run)
     searching = Searching(database, feed, settings.search_patience_s)
     always = functools.partial(_made, tuple(settings.redact_skip), tuple(settings.redact_rules))
-    carrying, listing = Transfer(database, ingest, always), Listing(database, strip, Prices(settings.prices))
+    prices = Prices(settings.prices)
+    carrying, listing = Transfer(database, ingest, always), Listing(database, strip, prices)
     joining = Joining(database, carrying, feed)
-    yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing, joining)
+    yield Handlers(Conversations(database, feed, prices), ingest, importing, carrying, searching, listing, joining)
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
@@ -131,9 +133,10 @@ def prepare(settings: Mapping[str, Any]) -> None:
 class Conversations:
     """The operations that read and delete conversations."""
 
-    def __init__(self, database: Database, feed: TurnFeed) -> None:
+    def __init__(self, database: Database, feed: TurnFeed, prices: Prices) -> None:
         self._database = database
         self._feed = feed
+        self._prices = prices
 
     @handles(ops.TranscriptDelete)
     async def delete_turn(self, params: ops.TranscriptDelete, ctx: Context) -> ops.DeletedTurns:
@@ -200,6 +203,25 @@ class Conversations:
         def query(db: apsw.Connection) -> Written | None:
             node = forest.find(db, params.hash)
             return None if node is None else written(history(db, node.node_id, node.hash))
+
+        return await self._database.read(query)
+
+    @handles(pages.TranscriptPage)
+    async def page(self, params: pages.TranscriptPage, ctx: Context) -> pages.ConversationPage | None:
+        def query(db: apsw.Connection) -> pages.ConversationPage | None:
+            node = forest.find(db, params.hash)
+            if node is None:
+                return None
+            found, ids = page(db, node, params)
+            return msgspec.structs.replace(found, spent=spent(db, node, ids, self._prices)) if params.summed else found
+
+        return await self._database.read(query)
+
+    @handles(pages.TranscriptFind)
+    async def find(self, params: pages.TranscriptFind, ctx: Context) -> pages.FoundTurns | None:
+        def query(db: apsw.Connection) -> pages.FoundTurns | None:
+            node = forest.find(db, params.hash)
+            return None if node is None else find_turns(db, node, params)
 
         return await self._database.read(query)
 

@@ -55,7 +55,7 @@ class BrowseTools(Family):
                 why = f"is a {schema.KINDS[folder.kind]}, not a directory; use `files_inspect`"
                 raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
             limit = min(params.limit, ENOUGH)
-            total, from_, given = _children(self._core.columns, db, folder.id, order, limit + params.offset)
+            total, from_, given = children(self._core.columns, db, folder.id, order, limit + params.offset)
             rows = fetch_all(
                 db,
                 "SELECT n.name, n.path, n.size, n.kind, n.mtime, n.extension, format('%d-%d-%d-%d-%d', n.device,"
@@ -196,7 +196,7 @@ class BrowseTools(Family):
         return await self._core.database.answer(change)
 
 
-def _children(
+def children(
     columns: Columns, db: apsw.Connection, folder: int, order: str, count: int
 ) -> tuple[int, str, tuple[str, ...]]:
     """Return the number of a directory's entries, and a selection of rows that contains the first `count` of them, with

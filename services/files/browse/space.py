@@ -247,10 +247,10 @@ def _compared(
     inside = set(wholes(db, path)[1])
     changed = []
     for each in before.keys() | after.keys():
-        if each.count("/") - level > params.depth or any(f"{above}/" in inside for above in paths.ancestors(each[:-1])):
-            continue
         old, new = before.get(each, nothing), after.get(each, nothing)
-        if old != new:
+        if old == new or each.count("/") - level > params.depth:
+            continue
+        if not any(f"{above}/" in inside for above in paths.ancestors(each[:-1])):
             changed.append(
                 ops.Growth(
                     path=each.rstrip("/") or "/", before=old.size, after=new.size, change=new.size - old.size,

@@ -8,8 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from proto.mcp import Content
-from proto.operation import Params
-from services.files.operations.shared import FileEntry, Instant, Limit, Offset, Path, within
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role
+from services.files.operations.shared import FileEntry, Instant, Kind, Limit, Offset, Path, within
+
+shown = Family("files", role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("files",), within_roots=True)
+"""Operations for programs such as the operator's page, which no list of tools has."""
 
 Measure = Annotated[Literal["apparent", "disk"], Meta(description="Size, or space on disk")]
 
@@ -183,3 +186,42 @@ class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="ca
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     extensions: Annotated[int, Meta(ge=1, le=1000, description="Extensions at most")] = 20
+
+
+class MapEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An entry of a folder; the sizes of a folder include everything below it."""
+
+    name: str
+    kind: Kind
+    size: int
+    disk_size: int
+    mtime: Annotated[str, Meta(description="Last change, RFC 3339")]
+    files: Annotated[int, Meta(description="Files below a folder")] = 0
+    inside: Annotated[list[MapEntry], Meta(description="The largest entries of a folder")] = []
+
+
+class FolderMap(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A folder with everything below it, and a page of its entries."""
+
+    path: str
+    size: int
+    disk_size: Annotated[int, Meta(description="Bytes on the disk")]
+    files: int
+    directories: int
+    scanned_at: Annotated[str, Meta(description="Last comparison with the disk, RFC 3339")]
+    entries: list[MapEntry]
+    total: Annotated[int, Meta(description="Entries of the folder, whatever the page")]
+    next_offset: Annotated[int | None, Meta(description="Value of `offset` for the next page")] = None
+
+
+@shown.read("disk_map", deadline_s=30)
+class DiskMap(Params[FolderMap], frozen=True, kw_only=True, rename="camel"):
+    """Return a page of an indexed folder's entries, with the largest entries of its largest folders."""
+
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    measure: Measure = "apparent"
+    sort: Literal["name", "size", "mtime"] = "size"
+    desc: Annotated[bool, Meta(description="Sort descending")] = True
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Entries at most")] = 500
+    offset: Offset = 0
+    inside: Annotated[int, Meta(ge=0, le=64, description="Folders whose largest entries are returned too")] = 0

@@ -14,7 +14,7 @@ import trio.testing
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.change import DocumentsPutBegin, DocumentsPutCommit, DocumentsPutPiece
-from proto.ops.documents.reading import DocumentsGet, DocumentsVerify
+from proto.ops.documents.reading import DocumentsGet, DocumentsVerify, DocumentsVersions
 from services.documents.operations.adding import DocumentsAdd
 from services.documents.operations.change import DocumentsDelete, DocumentsRestore, DocumentsUpdate
 from services.documents.operations.listing import (
@@ -25,6 +25,7 @@ from services.documents.operations.listing import (
     SortBy,
 )
 from services.documents.operations.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
+from services.documents.operations.versions import DocumentsVersion
 from services.documents.store.databases import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree
 from tests.waiting import until
@@ -406,3 +407,25 @@ async def test_memory_is_returned_even_before_the_first_read_and_reading_continu
             await store.give_back()
     finally:
         store.close()
+
+
+async def test_a_version_that_only_a_snapshot_has_is_read_in_parts(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+        root = tmp_path / "root"
+        for text in ("first ä text", "second text"):
+            tree(root, {"a.txt": text, "b.bin": b"\xff\x00\xfe"})
+            await bench.call(DocumentsAdd(path=str(root)))
+        new, old = (await bench.call(DocumentsVersions(path=str(root / "a.txt")))).versions
+        with pytest.raises(OperationError, match="not found"):
+            await bench.call(DocumentsGet(hash=old.hash))
+        assert (await bench.call(DocumentsVersion(hash=new.hash))).content == "second text"
+        # A character is not cut.
+        part = await bench.call(DocumentsVersion(hash=old.hash, length=7))
+        assert (part.content, part.next_offset, part.size) == ("first ", 6, 13)
+        assert part.next_offset is not None
+        rest = await bench.call(DocumentsVersion(hash=old.hash, offset=part.next_offset))
+        assert (rest.content, rest.next_offset, rest.encoding) == ("ä text", None, "utf-8")
+        (other,) = (await bench.call(DocumentsVersions(path=str(root / "b.bin")))).versions
+        assert (await bench.call(DocumentsVersion(hash=other.hash))).encoding == "base64"
+        with pytest.raises(OperationError, match="no stored content"):
+            await bench.call(DocumentsVersion(hash="0" * 64))

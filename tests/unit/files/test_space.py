@@ -19,6 +19,7 @@ from services.files.operations.changes import DeleteFiles
 from services.files.operations.space import (
     CompareScans,
     DiskFree,
+    DiskMap,
     DiskTreemap,
     FindDuplicates,
     SpaceSummaryOf,
@@ -181,3 +182,36 @@ async def test_the_file_system_of_each_root_says_how_much_room_it_has(tmp_path: 
         status = os.statvfs(root)
         assert mine.size == status.f_blocks * status.f_frsize
         assert 0 < mine.free <= mine.size
+
+
+async def test_a_map_for_programs_has_both_sizes_of_everything_below_and_every_entry_on_some_page(
+    tmp_path: Path,
+) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    (root / "deep/down").mkdir(parents=True)
+    (root / "deep/down/large.bin").write_bytes(b"x" * 50_000)
+    for number in range(7):
+        (root / f"small {number}").write_bytes(b"x" * number)
+    # It takes little space on the disk, however long it is.
+    with (root / "sparse").open("wb") as file:
+        file.truncate(10_000_000)
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        found = await bench.call(DiskMap(path=str(root), limit=3, inside=1))
+        assert found.size == 50_000 + sum(range(7)) + 10_000_000
+        assert (found.files, found.directories, found.total) == (9, 2, 9)
+        assert found.disk_size < found.size
+        assert [each.name for each in found.entries] == ["sparse", "deep", "small 6"]
+        deep = found.entries[1]
+        assert (deep.size, deep.files, [each.name for each in deep.inside]) == (50_000, 1, ["down"])
+        by_disk = await bench.call(DiskMap(path=str(root), measure="disk", limit=3))
+        assert by_disk.entries[0].name == "deep"
+        names: list[str] = []
+        offset: int | None = 0
+        while offset is not None:
+            page = await bench.call(DiskMap(path=str(root), sort="name", desc=False, limit=4, offset=offset))
+            names += [each.name for each in page.entries]
+            offset = page.next_offset
+        assert names == ["deep", *(f"small {number}" for number in range(7)), "sparse"]
+        with pytest.raises(InvalidParams, match="is not a directory"):
+            await bench.call(DiskMap(path=str(root / "sparse")))

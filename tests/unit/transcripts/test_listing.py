@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from services.transcripts.operations.conversations import (
     TranscriptDelete,
     TranscriptList,
 )
+from services.transcripts.operations.pages import TranscriptCosts, TranscriptFind, TranscriptPage
 from services.transcripts.prices import Price, Prices, Tokens
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
@@ -179,3 +181,53 @@ async def test_a_conversation_is_read_as_text_page_by_page(tmp_path: Path) -> No
         told = (await bench.call(TranscriptCheckout(hash=claude.hash, form=Form.TEXT))).text
         assert "Tool call: Read(" in told
         assert "[image/png]" in told
+
+
+async def test_a_conversation_is_read_page_by_page_and_searched(tmp_path: Path) -> None:
+    told = [user("Turn 0 of Ärger"), *(assistant(f"Turn {n}") if n % 2 else user(f"Turn {n}") for n in range(1, 30))]
+    async with serving(tmp_path) as bench:
+        kept = await post(bench, billed(told, "z" * 30_000, "gpt-4o", 1000, 10))
+        head = kept.head_hash
+        pages = [await bench.call(TranscriptPage(hash=head, first=first, limit=10)) for first in (0, 10, 20, 30)]
+        turns = [turn for page in pages if page is not None for turn in page.turns]
+        assert [turn.number for turn in turns] == list(range(31))
+        assert [turn.blocks[0].text for turn in turns[:-1]] == [each["content"] for each in told]
+        last = turns[-1].blocks[0]
+        assert (last.size, set(last.text)) == (30_000, {"z"})
+        assert len(last.text) < last.size
+        around = await bench.call(TranscriptPage(hash=head, turn=turns[17].hash, limit=10, summed=True))
+        assert around is not None
+        assert (around.first, around.total, around.continues) == (10, 31, False)
+        assert around.spent is not None
+        assert (around.spent.tokens.input, around.spent.models) == (1000, ["gpt-4o"])
+        before = await bench.call(TranscriptPage(hash=turns[4].hash, first=99))
+        assert before is not None
+        assert (before.first, before.total, before.continues) == (4, 5, True)
+        found = await bench.call(TranscriptFind(hash=head, query="TURN 1", limit=3))
+        assert found is not None
+        assert ([each.number for each in found.turns], found.total) == ([1, 10, 11], 12)
+        assert all(turns[each.number].hash == each.hash for each in found.turns)
+        umlaut = await bench.call(TranscriptFind(hash=head, query="ärger"))
+        assert umlaut is not None
+        assert [each.number for each in umlaut.turns] == [0]
+        with pytest.raises(InvalidParams, match="query"):
+            await bench.call(TranscriptFind(hash=head, query=" "))
+        assert await bench.call(TranscriptPage(hash="0" * 64)) is None
+        assert await bench.call(TranscriptFind(hash="0" * 64, query="x")) is None
+
+
+async def test_costs_are_added_up_by_day_project_and_model(tmp_path: Path) -> None:
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    async with serving(tmp_path) as bench:
+        await post(bench, billed([user("One")], "a", "gpt-4o", 1000, 10, project="/home/a"))
+        await post(bench, billed([user("Two")], "b", "gpt-4o", 2000, 20, project="/home/a"))
+        await post(bench, billed([user("Three")], "c", "nobody-knows-1", 5, 5, project="/home/b"))
+        found = await bench.call(TranscriptCosts())
+        assert [(each.project, each.model, each.calls, each.input, each.output) for each in found.shares] == [
+            ("/home/a", "gpt-4o", 2, 3000, 30), ("/home/b", "nobody-knows-1", 1, 5, 5),
+        ]  # fmt: skip
+        assert {each.day for each in found.shares} <= {today, datetime.datetime.now(datetime.UTC).date().isoformat()}
+        assert found.shares[0].cost_usd == pytest.approx(3000 * 2.5e-6 + 30 * 10e-6)
+        assert found.shares[1].cost_usd is None
+        assert found.shares[0].cost_usd == (await bench.call(TranscriptList())).cost_usd
+        assert (await bench.call(TranscriptCosts(since="2001-01-01", until="2001-12-31"))).shares == []

@@ -1,6 +1,7 @@
 // The frame of the page: sign-in, navigation, and the live figures for the views.
 import { createContext, html, render, useContext, useEffect, useRef, useState } from "./lib.js";
 import { live, session } from "./api.js";
+import { SearchField, Views } from "./search_field.js";
 import { bytes, percent, span } from "./ui.js";
 
 export const Live = createContext({ overview: null, error: null });
@@ -98,17 +99,18 @@ function App({ all }) {
   }, [name]);
   if (state.status === 401)
     return html`<${SignIn} wrong=${session.token ? "This token is unknown to the kernel, has expired or was revoked." : ""} />`;
-  return html`<${Live.Provider} value=${state}>
+  return html`<${Live.Provider} value=${state}><${Views.Provider} value=${all}>
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); heading.current?.querySelector("h1")?.focus(); }}>To the content</a>
     <header class="top"><strong>Linckia</strong>
       <nav class="views" aria-label="Views">${all.map((each) => html`
         <a key=${each.name} href=${"#/" + each.name} aria-current=${each.name === name ? "page" : undefined}>${each.title}</a>`)}</nav>
+      <${SearchField} query=${name === "search" ? parameters.query : ""} />
       <${Pulse} ...${state} />
     </header>
     ${state.error && html`<p class="banner error" role="alert">${state.status === 403
       ? `${state.error}. Until then, this page has a client's access only.` : state.error}</p>`}
     <main id="content" ref=${heading}>${view && html`<${view.View} key=${view.name} parts=${parts} parameters=${parameters} />`}</main>
-  <//>`;
+  <//><//>`;
 }
 
 const root = document.getElementById("app");

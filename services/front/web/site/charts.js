@@ -1,6 +1,6 @@
-// Drawings: sparklines, charts and waterfalls as SVG and HTML, the treemap and the graph on a canvas.
-import { html, useEffect, useRef, useState } from "./lib.js";
-import { bytes, ms, number } from "./ui.js";
+// Drawings: sparklines, charts and waterfalls as SVG and HTML, the graph on a canvas.
+import { html, useEffect, useRef } from "./lib.js";
+import { ms, number } from "./ui.js";
 
 // The path of a line through [x, y] points; it is interrupted where y is unknown.
 function line(points, width, height, top) {
@@ -68,43 +68,10 @@ function nested(calls) {
   return found;
 }
 
-// Rectangles for items of a `size`, as square as possible (Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000).
-export function squarified(items, x, y, width, height) {
-  const total = items.reduce((sum, item) => sum + item.size, 0);
-  const found = [];
-  if (!total || width <= 0 || height <= 0) return found;
-  const scale = (width * height) / total;
-  let rest = items.filter((item) => item.size > 0).sort((one, other) => other.size - one.size);
-  while (rest.length) {
-    const side = Math.min(width, height);
-    let count = 0;
-    let area = 0;
-    let best = Infinity;
-    for (const item of rest) {
-      const next = area + item.size * scale;
-      const worst = Math.max((side * side * rest[0].size * scale) / (next * next), (next * next) / (side * side * item.size * scale));
-      if (worst > best) break;
-      [best, area, count] = [worst, next, count + 1];
-    }
-    const thickness = area / side;
-    let offset = 0;
-    for (const item of rest.slice(0, count)) {
-      const length = (item.size * scale) / thickness;
-      found.push(width >= height ? { item, x, y: y + offset, width: thickness, height: length } : { item, x: x + offset, y, width: length, height: thickness });
-      offset += length;
-    }
-    if (width >= height) [x, width] = [x + thickness, width - thickness];
-    else [y, height] = [y + thickness, height - thickness];
-    rest = rest.slice(count);
-  }
-  return found;
-}
-
-const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Fits the canvas to its size on the screen, and returns its context in CSS pixels.
-function fitted(canvas, height) {
+export function fitted(canvas, height) {
   const ratio = devicePixelRatio || 1;
   const width = canvas.clientWidth;
   canvas.width = Math.round(width * ratio);
@@ -115,7 +82,7 @@ function fitted(canvas, height) {
   return { context, width };
 }
 
-function useResized(draw) {
+export function useResized(draw) {
   useEffect(() => {
     const again = () => draw();
     const themes = matchMedia("(prefers-color-scheme: dark)");
@@ -123,83 +90,6 @@ function useResized(draw) {
     themes.addEventListener("change", again);
     return () => { removeEventListener("resize", again); themes.removeEventListener("change", again); };
   });
-}
-
-const KINDS = ["image", "video", "audio", "text", "code", "archive", "other"];
-const BY_ENDING = {
-  image: "jpg jpeg png gif webp svg bmp tiff heic ico", video: "mp4 mkv webm mov avi", audio: "mp3 wav flac ogg m4a opus",
-  text: "md txt rst pdf doc docx odt html csv json yaml yml toml xml log", code: "py pyi js mjs ts tsx c h cpp hpp rs go java rb sh css sql so pyc",
-  archive: "zip tar gz xz zst bz2 7z whl deb rpm iso",
-};
-const OF_ENDING = new Map(Object.entries(BY_ENDING).flatMap(([kind, endings]) => endings.split(" ").map((ending) => [ending, kind])));
-const hue = (name, folder) => (folder ? 215 : 40 + 47 * KINDS.indexOf(OF_ENDING.get(name.split(".").pop().toLowerCase()) || "other"));
-
-const HEADER = 18;
-
-// The rectangles of a treemap, with those of `children` inside their folders.
-function laidOut(items, x, y, width, height, depth = 0) {
-  return squarified(items, x, y, width, height).flatMap((each) => {
-    const inner = each.item.children && each.width > 40 && each.height > 44
-      ? laidOut(each.item.children, each.x + 3, each.y + HEADER, each.width - 6, each.height - HEADER - 3, depth + 1) : [];
-    return [{ ...each, depth, filled: inner.length > 0 }, ...inner];
-  });
-}
-
-// A treemap of {name, path, size, folder, children}. The same entries are in a table beside it, so the picture is one image to
-// a screen reader; with the keyboard, the arrows choose an entry and Enter opens it.
-export function Treemap({ items, label, onOpen, height = 420 }) {
-  const canvas = useRef();
-  const drawn = useRef([]);
-  const [chosen, choose] = useState(0);
-  const draw = () => {
-    if (!canvas.current) return;
-    const { context, width } = fitted(canvas.current, height);
-    const sorted = laidOut(items, 0, 0, width, height);
-    drawn.current = sorted;
-    const isDark = dark();
-    context.font = "12px system-ui, sans-serif";
-    context.textBaseline = "top";
-    sorted.forEach(({ item, x, y, width: w, height: h, depth, filled }, index) => {
-      const light = (isDark ? 24 : 90) + (isDark ? 7 : -7) * depth;
-      context.fillStyle = `hsl(${hue(item.name, item.folder)} ${isDark ? 30 : 48}% ${light}%)`;
-      context.fillRect(x + 0.5, y + 0.5, Math.max(w - 1, 0), Math.max(h - 1, 0));
-      if (index === chosen && document.activeElement === canvas.current) {
-        context.strokeStyle = colour("--accent");
-        context.lineWidth = 3;
-        context.strokeRect(x + 2, y + 2, w - 4, h - 4);
-      }
-      if (w < 46 || h < 18) return;
-      context.save();
-      context.beginPath();
-      context.rect(x + 2, y + 2, w - 4, h - 4);
-      context.clip();
-      context.fillStyle = colour("--ink");
-      context.fillText(item.name + (item.folder ? "/" : ""), x + 5, y + 4);
-      if (h > 34 && !filled) context.fillText(bytes(item.size), x + 5, y + 19);
-      context.restore();
-    });
-  };
-  useEffect(draw);
-  useResized(draw);
-  const found = (event) => {
-    const box = canvas.current.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    // Those inside come after their folder.
-    return drawn.current.findLast((each) => x >= each.x && x < each.x + each.width && y >= each.y && y < each.y + each.height);
-  };
-  const keys = (event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (step) choose((index) => Math.min(drawn.current.length - 1, Math.max(0, index + step)));
-    else if (event.key === "Enter" && drawn.current[chosen]) onOpen(drawn.current[chosen].item);
-    else return;
-    event.preventDefault();
-  };
-  const now = drawn.current[chosen]?.item;
-  return html`<canvas ref=${canvas} tabindex="0" role="img"
-    aria-label=${`${label}: ${items.length} entries.${now ? ` Chosen: ${now.name}, ${bytes(now.size)}.` : ""} Arrow keys choose, Enter opens.`}
-    onFocus=${draw} onBlur=${draw} onKeyDown=${keys}
-    onMouseMove=${(event) => { const each = found(event); canvas.current.title = each ? `${each.item.name}: ${bytes(each.item.size)}` : ""; }}
-    onClick=${(event) => { const each = found(event); if (each) onOpen(each.item); }}></canvas>`;
 }
 
 // A force-directed layout in typed arrays: springs along the edges, repulsion between nodes in neighbouring cells of a

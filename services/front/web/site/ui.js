@@ -69,24 +69,27 @@ export function Failure({ error, again }) {
 
 export const Nothing = ({ children }) => html`<p class="quiet">${children}</p>`;
 
-// A table that sorts by its headers. A column is {key, title, value, cell, right, wide}; `value` sorts, `cell` shows.
-export function Table({ caption, columns, rows, keyOf, sort = null, descending = false, selected, empty = "There are none." }) {
-  const [order, setOrder] = useState({ key: sort, descending });
+// A table that sorts by its headers. A column is {key, title, value, cell, right, wide}; `value` sorts, `cell` shows. If the
+// rows are a part of more, `onSort` has them sorted elsewhere, by the column and descending or not, and those that are
+// `unsorted` cannot be.
+export function Table({ caption, columns, rows, keyOf, sort = null, descending = false, selected, onSort, empty = "There are none." }) {
+  const [own, setOrder] = useState({ key: sort, descending });
+  const order = onSort ? { key: sort, descending } : own;
   const column = columns.find(({ key }) => key === order.key);
   const sorted = useMemo(() => {
-    if (!column) return rows;
+    if (!column || onSort) return rows;
     const valueOf = column.value || ((row) => row[column.key]);
     const found = [...rows].sort((one, other) => compare(valueOf(one), valueOf(other)));
     return order.descending ? found.reverse() : found;
-  }, [rows, order, columns]);
+  }, [rows, order.key, order.descending, columns]);
   if (!rows.length) return html`<${Nothing}>${empty}<//>`;
-  const by = (key) => setOrder((before) => ({ key, descending: before.key === key ? !before.descending : false }));
+  const by = (key) => (onSort || ((...given) => setOrder({ key: given[0], descending: given[1] })))(key, order.key === key ? !order.descending : false);
   return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}><table>
     <caption class="skip">${caption}</caption>
-    <thead><tr>${columns.map(({ key, title, right, wide, label }) => html`
+    <thead><tr>${columns.map(({ key, title, right, wide, label, unsorted }) => html`
       <th key=${key} scope="col" class=${classes(right && "right", wide && "narrow-hide")}
         aria-sort=${order.key === key ? (order.descending ? "descending" : "ascending") : undefined}>
-        ${title ? html`<button onClick=${() => by(key)}>${title}${order.key === key ? (order.descending ? " ↓" : " ↑") : ""}</button>`
+        ${title && unsorted ? title : title ? html`<button onClick=${() => by(key)}>${title}${order.key === key ? (order.descending ? " ↓" : " ↑") : ""}</button>`
           : html`<span class="skip">${label || "Actions"}</span>`}</th>`)}</tr></thead>
     <tbody>${sorted.map((row) => html`
       <tr key=${keyOf(row)} class=${selected && selected(row) ? "selected" : undefined}>${columns.map((each) => html`

@@ -1,26 +1,39 @@
-// Past conversations: the list, one with its text, tokens and cost, the tree of its branches, and a search.
+// Past conversations: the list, costs, one with its text and the tree of its branches, and a search.
 import { html } from "../lib.js";
 import { call } from "../api.js";
-import { Facts, Highlighted, Json, Loaded, Nothing, SearchForm, Select, Table, Tabs, Time, Title, go, number, plural, useWork } from "../ui.js";
+import { Costs } from "../conversations/costs.js";
+import { Text, cost } from "../conversations/text.js";
+import { More, usePages } from "../paged.js";
+import { Highlighted, Loaded, Nothing, SearchForm, Select, Table, Tabs, Time, Title, go, number, plural, useWork } from "../ui.js";
 
 export const title = "Conversations";
 export const order = 50;
 
 export function View({ parts, parameters }) {
   if (parts[0] === "find") return html`<${Found} ...${parameters} />`;
-  return parts[0] ? html`<${Conversation} key=${parts[0]} hash=${parts[0]} tab=${parts[1] || "text"} />` : html`<${List} ...${parameters} />`;
+  if (parts[0] && parts[0] !== "costs")
+    return html`<${Conversation} key=${parts[0]} hash=${parts[0]} tab=${parts[1] || "text"} parameters=${parameters} />`;
+  const place = parts[0] ? "#/conversations/costs" : "#/conversations";
+  return html`<${Title}>Conversations<//><${Tabs} label="Parts of the conversations" tabs=${TABS} current=${place} />
+    ${parts[0] ? html`<${Costs} ...${parameters} />` : html`<${List} ...${parameters} />`}`;
 }
 
-const cost = (value, incomplete) => (value == null ? "–" : `${incomplete ? "≥ " : ""}$${value.toFixed(value < 0.1 ? 4 : 2)}`);
+const TABS = [["#/conversations", "Conversations"], ["#/conversations/costs", "Costs"]];
+const SORTED = { ended: "newest", turns: "turns", tokens: "tokens", cost_usd: "cost" };
+
 const tokens = (row) => (row.tokens ? row.tokens.input + row.tokens.output : null);
 
-function List({ query = "", project = "", agent = "", since = "", sort = "newest", cursor = "" }) {
-  const asked = { query, project, agent, sort, limit: 100, ...(since && { since }), ...(cursor && { cursor }) };
-  const work = useWork(() => call("chats_list", asked), [JSON.stringify(asked)]);
+function List({ query = "", project = "", agent = "", since = "", sort = "newest" }) {
+  const asked = { query, project, agent, sort, limit: 100, ...(since && { since }) };
+  const work = usePages(async (cursor) => {
+    const found = await call("chats_list", { ...asked, ...(cursor && { cursor }) });
+    return { ...found, items: found.conversations, next: found.next_cursor };
+  }, [JSON.stringify(asked)]);
+  const column = Object.entries(SORTED).find(([, name]) => name === sort)?.[0] || "ended";
+  const order = (key) => set({ sort: key === "ended" && sort === "newest" ? "oldest" : SORTED[key] });
   const set = (more) => go("/conversations", { query, project, agent, since, sort, ...more });
-  const names = (of, chosen) => [["", "all"], ...[...new Set([...(work.value?.conversations || []).map(of), chosen])].filter(Boolean).sort().map((each) => [each, each])];
-  return html`<${Title}>Conversations<//>
-    <${SearchForm} label="What was said" button="Search inside" onSearch=${(text) => go("/conversations/find", { query: text, project, agent })} />
+  const names = (of, chosen) => [["", "all"], ...[...new Set([...(work.value?.items || []).map(of), chosen])].filter(Boolean).sort().map((each) => [each, each])];
+  return html`<${SearchForm} label="What was said" button="Search inside" onSearch=${(text) => go("/conversations/find", { query: text, project, agent })} />
     <div class="row"><label>Title <input value=${query} onChange=${(event) => set({ query: event.target.value })} /></label>
       <${Select} label="Project" value=${project} options=${names((row) => row.project, project)} onChange=${(value) => set({ project: value })} />
       <${Select} label="Agent" value=${agent} options=${names((row) => row.agent, agent)} onChange=${(value) => set({ agent: value })} />
@@ -28,14 +41,14 @@ function List({ query = "", project = "", agent = "", since = "", sort = "newest
       <${Select} label="Order" value=${sort} options=${["newest", "oldest", "turns", "tokens", "cost"]} onChange=${(value) => set({ sort: value })} /></div>
     <${Loaded} work=${work}>${(found) => html`<p class="quiet">${plural(found.total, "conversation")}${found.cost_usd != null ? `, ${cost(found.cost_usd, found.cost_incomplete)} in all` : ""}.
         ${found.unpriced.length > 0 && ` No price is known for ${found.unpriced.join(", ")}.`}</p>
-      <${Table} caption="Conversations" rows=${found.conversations} keyOf=${(row) => row.id} empty="None yet: linckia import-chats reads those of your agents." columns=${[
-        { key: "title", title: "Title", cell: (row) => html`<a href=${`#/conversations/${row.hash}`}>${row.title || "(without a title)"}</a>` },
-        { key: "project", title: "Project", wide: true }, { key: "agent", title: "Agent" }, { key: "model", title: "Model", wide: true },
+      <${Table} caption="Conversations" rows=${found.items} sort=${column} descending=${sort !== "oldest"} onSort=${order} keyOf=${(row) => row.id} empty="None yet: linckia import-chats reads those of your agents." columns=${[
+        { key: "title", title: "Title", unsorted: true, cell: (row) => html`<a href=${`#/conversations/${row.hash}`}>${row.title || "(without a title)"}</a>` },
+        { key: "project", title: "Project", unsorted: true, wide: true }, { key: "agent", title: "Agent", unsorted: true }, { key: "model", title: "Model", unsorted: true, wide: true },
         { key: "ended", title: "Ended", cell: (row) => html`<${Time} at=${row.ended} />` }, { key: "turns", title: "Turns", right: true },
         { key: "tokens", title: "Tokens", right: true, value: tokens, cell: (row) => (row.tokens?.estimated ? "≈ " : "") + number(tokens(row)) },
         { key: "cost_usd", title: "Cost", right: true, cell: (row) => cost(row.cost_usd, row.cost_incomplete) },
       ]} />
-      ${found.next_cursor && html`<button onClick=${() => set({ cursor: found.next_cursor })}>Next page</button>`}`}<//>`;
+      <${More} pages=${work} total=${found.total} />`}<//>`;
 }
 
 function Found({ query = "", project = "", agent = "" }) {
@@ -43,38 +56,22 @@ function Found({ query = "", project = "", agent = "" }) {
   return html`<p><a href="#/conversations">Conversations</a></p><${Title}>Search in conversations<//>
     <${SearchForm} label="What was said" value=${query} onSearch=${(text) => go("/conversations/find", { query: text, project, agent })} />
     <${Loaded} work=${work}>${(found) => found && (found.results.length ? found.results.map((hit) => html`<article class="card" key=${hit.hash}>
-      <h2><a href=${`#/conversations/${hit.hash}`}>${hit.lineage[0]?.text.slice(0, 90) || hit.hash}</a></h2>
+      <h2><a href=${`#/conversations/${hit.hash}?turn=${hit.hash}`}>${hit.lineage[0]?.text.slice(0, 90) || hit.hash}</a></h2>
       <p class="text"><b>${hit.role}</b>: <${Highlighted} text=${hit.preview.slice(0, 600)} query=${query} /></p>
       <p class="quiet">Score ${number(hit.score, 2)}, turn ${hit.depth}</p></article>`) : html`<${Nothing}>Nothing was found.<//>`)}<//>`;
 }
 
-function Conversation({ hash, tab }) {
-  const work = useWork(() => call("transcript_history", { hash }), [hash]);
+function Conversation({ hash, tab, parameters }) {
   const base = `#/conversations/${hash}`;
   return html`<p><a href="#/conversations">Conversations</a></p><${Title}>Conversation<//>
     <${Tabs} label="Parts of the conversation" current=${`${base}/${tab}`} tabs=${[[`${base}/text`, "Text"], [`${base}/tree`, "Branches"]]} />
-    <${Loaded} work=${work}>${(found) => (found === null ? html`<${Nothing}>There is no such conversation; it may have been deleted.<//>`
-      : tab === "tree" ? html`<${Branches} hash=${hash} />` : html`<${Text} messages=${found.messages} />`)}<//>`;
-}
-
-function Text({ messages }) {
-  const used = messages.map((each) => each.usage).filter(Boolean);
-  const sum = (name) => used.reduce((total, each) => total + (each[name] || 0), 0);
-  return html`<${Facts} facts=${{ turns: messages.length, agent: messages.find((each) => each.agent_name)?.agent_name, model: [...new Set(messages.map((each) => each.model).filter(Boolean))].join(", "),
-      "tokens sent": used.length ? number(sum("prompt_tokens")) : "", "tokens received": used.length ? number(sum("completion_tokens")) : "" }} /><br />
-    ${messages.map((each) => html`<div class=${`turn ${each.role}`} key=${each.hash}><p class="quiet"><b>${each.role}</b> ${each.model || ""}${each.usage?.total_tokens ? `, ${plural(each.usage.total_tokens, "token")}` : ""}</p>
-      ${each.content.map((block, index) => html`<${Block} key=${index} block=${block} />`)}</div>`)}`;
-}
-
-function Block({ block }) {
-  if (block.type === "tool_use") return html`<details><summary>calls <code>${block.tool_name}</code></summary><${Json} value=${block.tool_input} /></details>`;
-  if (block.type === "tool_result") return html`<details><summary>${block.is_error ? "error" : "result"} of a tool</summary><${Json} value=${block.tool_output ?? block.text ?? ""} /></details>`;
-  return block.text != null ? html`<div class="text">${block.text}</div>` : html`<span class="badge">${block.type}</span>`;
+    ${tab === "tree" ? html`<${Branches} hash=${hash} />` : html`<${Text} hash=${hash} ...${parameters} />`}`;
 }
 
 function Branches({ hash }) {
   const work = useWork(() => call("transcript_tree", { hash, limit: 2000 }), [hash]);
   return html`<${Loaded} work=${work}>${(found) => {
+    if (found === null) return html`<${Nothing}>There is no such conversation; it may have been deleted.<//>`;
     const below = new Map();
     found.nodes.forEach((each) => below.set(each.parent_hash || "", [...(below.get(each.parent_hash || "") || []), each]));
     const ends = found.nodes.filter((each) => !below.has(each.hash)).length;

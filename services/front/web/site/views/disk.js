@@ -1,8 +1,10 @@
 // What takes the space: treemap with its table, duplicates, growth, thumbnails, and the trash.
 import { html, useEffect, useState } from "../lib.js";
-import { call, file } from "../api.js";
-import { Treemap } from "../charts.js";
-import { Action, Facts, Loaded, Nothing, Table, Tabs, Time, Title, bytes, go, number, plural, span, useWork } from "../ui.js";
+import { call } from "../api.js";
+import { Growth } from "../disk/growth.js";
+import { FolderMap, Picture } from "../disk/map.js";
+import { More, usePages } from "../paged.js";
+import { Action, Loaded, Nothing, Table, Tabs, Time, Title, bytes, number, plural, span, useWork } from "../ui.js";
 
 export const title = "Disk";
 export const order = 40;
@@ -20,9 +22,9 @@ export function View({ parts, parameters }) {
     <${Loaded} work=${disks}>${({ fileSystems }) => (roots.length ? html`
       <p class="quiet">${fileSystems.map((each) => `${each.path}: ${bytes(each.free)} of ${bytes(each.size)} free`).join("; ")}</p>
       ${!["trash", "jobs"].includes(part) && html`<${Crumbs} path=${path} roots=${roots} part=${part} />`}
-      ${part === "map" && html`<${Map_} key=${path} path=${path} />`}
+      ${part === "map" && html`<${FolderMap} key=${path} path=${path} file=${parameters.file} measure=${parameters.measure} />`}
       ${part === "duplicates" && html`<${Duplicates} path=${path} />`}
-      ${part === "growth" && html`<${Growth} path=${path} />`}
+      ${part === "growth" && html`<${Growth} path=${path} since=${parameters.since} />`}
       ${part === "pictures" && html`<${Pictures} path=${path} />`}
       ${part === "jobs" && html`<${Jobs} />`}
       ${part === "trash" && html`<${Trash} />`}` : html`<${Nothing}>There are no roots: <code>linckia serve FOLDER</code> names them.<//>`)}<//>`;
@@ -43,84 +45,25 @@ const Index = ({ path }) => html`<${Action} act=${async () => {
   return `${plural(files, "file")} in ${durationMs} ms`;
 }}>Scan again<//>`;
 
-async function listed(path) {
-  const { entries, total, hasMore } = await call("navigate", { path, sort: "size", desc: true, limit: 500 });
-  return { total, hasMore, items: entries.map((each) => ({ ...each, size: each.size || 0, folder: each.kind === "directory" })) };
-}
+const FEW = 10_000;
 
-function Map_({ path }) {
-  const work = useWork(async () => {
-    const found = await listed(path).catch(async (error) => {
-      if (!/not indexed/.test(error.message)) throw error;
-      await call("index", { path, async: false });
-      return listed(path);
-    });
-    // The map also shows what is in the largest folders.
-    const folders = found.items.filter((each) => each.folder && each.size > 0).slice(0, 24);
-    await Promise.all(folders.map(async (folder) => { folder.children = (await listed(folder.path)).items; }));
-    return found;
-  }, [path]);
-  const [chosen, choose] = useState(null);
-  return html`<${Loaded} work=${work}>${({ items, total, hasMore }) => {
-    const sum = items.reduce((found, each) => found + each.size, 0);
-    const show = (item) => (item.folder ? go("/disk/map", { path: item.path }) : choose(item.path));
-    return html`<div class="columns"><section><${Treemap} items=${items} label=${`Contents of ${path}`} onOpen=${show} />
-      ${chosen && html`<${File} path=${chosen} again=${work.again} />`}</section>
-      <section><p class="quiet">${bytes(sum)} in ${plural(total, "entry", "entries")}${hasMore ? `; the largest ${items.length} are shown` : ""}</p>
-      <${Table} caption=${`Contents of ${path}`} rows=${items} keyOf=${(row) => row.path} sort="size" descending empty="This folder is empty." columns=${[
-        { key: "name", title: "Name", cell: (row) => html`<button class="link" onClick=${() => show(row)}>${row.name}${row.folder ? "/" : ""}</button>` },
-        { key: "size", title: "Size", right: true, cell: (row) => bytes(row.size) },
-        { key: "share", title: "Share", value: (row) => row.size, cell: (row) => html`<span class="bar" style=${{ width: `${sum ? (row.size / sum) * 100 : 0}%` }}></span>` },
-        { key: "mtime", title: "Changed", wide: true, cell: (row) => html`<${Time} at=${row.mtime} />` },
-      ]} /></section></div>`;
-  }}<//>`;
-}
-
-function File({ path, again }) {
-  const work = useWork(() => call("inspect", { path }), [path]);
-  return html`<${Loaded} work=${work}>${(found) => html`<div class="card"><h2>${path.split("/").pop()}</h2>
-    ${found.thumbnailUri && html`<div class="thumbs"><${Picture} url=${found.thumbnailUri} name=${path} /></div>`}
-    <${Facts} facts=${{ path, size: bytes(found.size), type: found.mimeType, changed: html`<${Time} at=${found.modifiedAt} />`, ...details(found.metadata) }} />
-    <p><${Action} confirm=${`Delete ${path}? It goes to the trash.`} act=${async () => { await call("files_delete", { paths: [path] }); again(); return "in the trash"; }}>Delete<//></p></div>`}<//>`;
-}
-
-function details(metadata = []) {
-  const found = metadata.find((each) => each.type === "metadata")?.metadata || {};
-  return Object.fromEntries(Object.entries(found).filter(([, value]) => typeof value !== "object").slice(0, 12));
-}
-
-// A picture that needs the token, so that it cannot be an ordinary image.
-export function Picture({ url, name }) {
-  const [source, set] = useState("");
-  useEffect(() => {
-    let address = "";
-    file(new URL(url).searchParams.get("path")).then((blob) => { address = URL.createObjectURL(blob); set(address); }, () => {});
-    return () => URL.revokeObjectURL(address);
-  }, [url]);
-  return source && html`<img src=${source} alt=${`Preview of ${name.split("/").pop()}`} />`;
-}
-
+// All files of equal size are read, which takes long in a large folder.
 function Duplicates({ path }) {
+  const [asked, ask] = useState("");
+  const work = useWork(() => call("disk_map", { path, limit: 1 }), [path]);
+  return html`<${Loaded} work=${work}>${({ files }) => (files <= FEW || asked === path ? html`<${Equal} path=${path} />` : html`
+    <p>This compares the contents of ${number(files)} files, which takes a while. A folder with fewer files is faster.</p>
+    <button class="main" onClick=${() => ask(path)}>Find equal files</button>`)}<//>`;
+}
+
+function Equal({ path }) {
   const work = useWork(() => call("files_duplicates", { path, limit: 200 }), [path]);
   return html`<${Loaded} work=${work}>${({ groups, wasted, total }) => html`
-    <p>${plural(total, "group")} of equal files; ${bytes(wasted)} could be freed.</p>
+    <p>${plural(total, "group")} of equal files; ${bytes(wasted)} could be freed.${total > groups.length ? ` The ${groups.length} most wasteful are shown.` : ""}</p>
     ${groups.map((group) => html`<div class="card" key=${group.paths[0]}><h2>${bytes(group.size)} × ${group.paths.length}</h2>
       <ul class="plain">${group.paths.map((each, index) => html`<li class="row" key=${each}><code>${each}</code>
         ${index > 0 && html`<${Action} label=${`Delete ${each}`} confirm=${`Delete ${each}? It goes to the trash.`}
           act=${async () => { await call("files_delete", { paths: [each] }); return "in the trash"; }}>Delete<//>`}</li>`)}</ul></div>`)}`}<//>`;
-}
-
-function Growth({ path }) {
-  const [since, setSince] = useState("");
-  const work = useWork(() => call("disk_compare", { path, depth: 3, limit: 100, ...(since && { since }) }), [path, since]);
-  return html`<${Loaded} work=${work}>${(found) => html`
-    <div class="row"><label>Since the scan of <select value=${since} onChange=${(event) => setSince(event.target.value)}>
-      <option value="">the first one kept</option>${found.scans.map((each) => html`<option key=${each} value=${each}>${new Date(each).toLocaleString()}</option>`)}</select></label></div>
-    <p>${bytes(found.before)} before, ${bytes(found.after)} now: ${found.change >= 0 ? "+" : ""}${bytes(found.change)};
-      ${" "}${number(found.filesBefore)} and ${number(found.filesAfter)} files.</p>
-    <${Table} caption="Folders that changed" rows=${found.directories} keyOf=${(row) => row.path} sort="change" descending empty="No folder has changed between these scans." columns=${[
-      { key: "path", title: "Folder" }, { key: "before", title: "Before", right: true, cell: (row) => bytes(row.before) },
-      { key: "after", title: "After", right: true, cell: (row) => bytes(row.after) }, { key: "change", title: "Change", right: true, cell: (row) => bytes(row.change) }]} />`}<//>`;
 }
 
 function Pictures({ path }) {
@@ -136,10 +79,12 @@ function Pictures({ path }) {
 
 function Jobs() {
   const work = useWork(() => call("jobs_list", { limit: 100 }), []);
+  const active = work.value?.jobs.some((each) => ["pending", "running"].includes(each.status));
   useEffect(() => {
+    if (!active) return undefined;
     const timer = setInterval(work.again, 2000);
     return () => clearInterval(timer);
-  }, []);
+  }, [active]);
   const left = (job) => {
     const passed = (Date.now() - Date.parse(job.startedAt)) / 1000;
     return job.status === "running" && job.progress > 0 ? span((passed * (100 - job.progress)) / job.progress) : "";

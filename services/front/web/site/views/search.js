@@ -1,85 +1,111 @@
-// Search in all corpora at once, and a note with its backlinks and its neighbourhood in the graph.
-import { html, useMemo, useState } from "../lib.js";
-import { call } from "../api.js";
+// Search in all corpora at once and by names, and a note with its backlinks and its neighbourhood in the graph.
+import { html, useEffect, useMemo, useRef } from "../lib.js";
+import { call, operations } from "../api.js";
 import { Graph } from "../charts.js";
-import { Highlighted, Loaded, Nothing, SearchForm, Title, go, number, plural, useWork } from "../ui.js";
+import { useViews } from "../search_field.js";
+import { CORPORA, Files, Names, Passage } from "../search/hits.js";
+import { Loaded, Nothing, Title, go, plural, useWork } from "../ui.js";
 
 export const title = "Search";
 export const order = 30;
 
-const CORPORA = { notes: "Notes", documents: "Documents", transcripts: "Conversations", memory: "Memory" };
+const NAMED = 5;
+const NEAREST = 3;
 
 export function View({ parts, parameters }) {
   if (parts[0] === "note") return html`<${Note} key=${parts[1]} id=${parts[1]} depth=${Number(parameters.depth) || 1} />`;
   return html`<${Results} ...${parameters} />`;
 }
 
-// Where a hit is opened.
-export function placeOf({ corpus, id, title: named }) {
-  if (corpus === "notes") return `#/search/note/${encodeURIComponent(id)}`;
-  if (corpus === "documents") return `#/documents/file/${encodeURIComponent(id)}`;
-  if (corpus === "transcripts") return `#/conversations/${encodeURIComponent(id)}`;
-  return `#/memory?id=${encodeURIComponent(id)}&query=${encodeURIComponent(named || "")}`;
+// The likely passages, or else the nearest ones.
+async function passages(query, corpora, unlikely) {
+  const began = performance.now();
+  const ask = (more) => call("everything_search", { query, corpora, limit: 30, ...more });
+  let found = await ask(unlikely ? { min_score: 0 } : {});
+  // `note` says that no hit is likely.
+  const nearest = !unlikely && (!found.results.length || Boolean(found.note));
+  if (nearest) found = { ...(await ask({ min_score: 0, limit: NEAREST })), unlikely: 0 };
+  return { ...found, nearest, tookMs: performance.now() - began };
+}
+
+// Files with the query in their names, where a space may be "-" or "_".
+async function filesNamed(query) {
+  const text = query.trim();
+  const names = [...new Set([text, text.replace(/\s+/g, "-"), text.replace(/\s+/g, "_")])];
+  const found = await Promise.all(names.map((name) => call("files_find", { name_contains: name, sort_by: "mtime", limit: NAMED })));
+  const entries = new Map(found.flatMap((each) => each.entries).map((each) => [each.path, each]));
+  return { entries: [...entries.values()].slice(0, NAMED), total: found.reduce((sum, each) => sum + each.total_count, 0) };
+}
+
+let known = null;
+
+// The operations are asked for once; a failure is forgotten.
+function allOperations() {
+  known ||= operations().catch((error) => { known = null; throw error; });
+  return known;
+}
+
+async function operationsNamed(query) {
+  const text = query.trim().toLowerCase().replace(/\s+/g, "_");
+  const found = (await allOperations()).operations.filter((each) => each.name.toLowerCase().includes(text));
+  return found.sort((one, other) => one.name.length - other.name.length).slice(0, NAMED)
+    .map((each) => ({ href: `#/tools/${encodeURIComponent(each.name)}`, name: each.name, about: each.title || "operation" }));
+}
+
+// The arrows go from the field or the heading to the hits, and from hit to hit.
+function useArrows(list) {
+  useEffect(() => {
+    const pressed = (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      const { activeElement: at } = document;
+      if (!step || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || !list.current) return;
+      const hits = [...list.current.querySelectorAll("a.hit")];
+      const place = hits.indexOf(at);
+      const before = at === document.body || at.tagName === "H1" || at.id === "search-everything";
+      if (!hits.length || (place < 0 && !(before && step > 0))) return;
+      event.preventDefault();
+      const next = hits[place + step];
+      if (next) next.focus();
+      else if (step < 0) document.getElementById("search-everything")?.focus();
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
 }
 
 function Results({ query = "", corpora = "", unlikely = "" }) {
   const chosen = corpora ? corpora.split(",") : Object.keys(CORPORA);
+  const list = useRef();
+  const views = useViews();
   const set = (more) => go("/search", { query, corpora, unlikely, ...more });
   const toggle = (corpus) => {
     const next = chosen.includes(corpus) ? chosen.filter((each) => each !== corpus) : [...chosen, corpus];
     set({ corpora: next.length === Object.keys(CORPORA).length ? "" : next.join(",") });
   };
-  const work = useWork(async () => {
-    if (!query) return null;
-    const began = performance.now();
-    const found = await call("everything_search", { query, corpora: corpora ? chosen : [], limit: 30, ...(unlikely && { min_score: 0 }) });
-    return { ...found, tookMs: performance.now() - began };
-  }, [query, corpora, unlikely]);
+  const work = useWork(() => (query ? passages(query, corpora ? chosen : [], unlikely) : null), [query, corpora, unlikely]);
+  const files = useWork(() => (query ? filesNamed(query) : { entries: [], total: 0 }), [query]);
+  const named = useWork(() => (query ? operationsNamed(query) : []), [query]);
+  const titled = query ? views.filter((each) => each.title.toLowerCase().includes(query.trim().toLowerCase()))
+    .map((each) => ({ href: `#/${each.name}`, name: each.title, about: "view" })) : [];
+  useArrows(list);
   return html`<${Title}>Search<//>
-    <${SearchForm} label="Words or a question" value=${query} onSearch=${(text) => set({ query: text })} />
     <div class="row" role="group" aria-label="Filters">${Object.entries(CORPORA).map(([corpus, name]) => html`
       <label key=${corpus}><input type="checkbox" checked=${chosen.includes(corpus)} onChange=${() => toggle(corpus)} /> ${name}</label>`)}
       <label><input type="checkbox" checked=${Boolean(unlikely)} onChange=${(event) => set({ unlikely: event.target.checked ? "yes" : "" })} /> Also unlikely ones</label></div>
-    <${Loaded} work=${work}>${(found) => (found === null ? html`<${Nothing}>Notes, documents, conversations and memories are searched together, by words and by meaning.<//>` : html`
-      <p class="quiet" role="status">${plural(found.count, "passage")} in ${found.tookMs.toFixed(0)} ms${found.unlikely ? `, ${found.unlikely} unlikely ones left out` : ""}. ${found.note || ""}
-        ${found.degraded.map((each) => html`<span class="busy" key=${each}> ${each}.</span>`)}</p>
-      ${found.results.map((hit, index) => html`<${Hit} key=${`${hit.corpus}${hit.id}${index}`} hit=${hit} query=${query} />`)}`)}<//>`;
+    ${query ? html`<div class="columns results" ref=${list}><section aria-label="Passages" aria-busy=${work.busy}>
+        <${Loaded} work=${work}>${(found) => html`<${Passages} found=${found} query=${query} />`}<//></section>
+      <section aria-label="Names"><${Files} work=${files} query=${query} /><${Names} found=${[...titled, ...(named.value || [])]} /></section></div>`
+      : html`<${Nothing}>Notes, documents, conversations and memories are searched together, by words and by meaning; files, views and operations
+        by their names. Press <kbd>/</kbd> in any view, write, and press Enter.<//>`}`;
 }
 
-function Hit({ hit, query }) {
-  const [whole, setWhole] = useState(false);
-  const about = [hit.metadata.path, hit.metadata.project, hit.metadata.agent, hit.metadata.scope].filter(Boolean).join(", ");
-  const text = whole ? hit.text : around(hit.text, query);
-  return html`<article class="card">
-    <h2><a href=${placeOf(hit)}>${hit.title || hit.text.slice(0, 80)}</a> <span class="badge">${CORPORA[hit.corpus] || hit.corpus}</span>
-      ${hit.score < UNLIKELY && html`<span class="badge">unlikely</span>`}</h2>
-    <p class="quiet">${hit.context && hit.context !== hit.title ? `${hit.context}. ` : ""}${about}${hit.lines ? `, lines ${hit.lines}` : ""}</p>
-    <p class="text"><${Highlighted} text=${text} query=${query} />${" "}
-      ${text.length < hit.text.length && html`<button class="link" onClick=${() => setWhole(true)}>the whole passage</button>`}</p>
-    <p class="quiet"><${Why} hit=${hit} /></p></article>`;
-}
-
-function Why({ hit }) {
-  const { words, similarity, rerank } = hit.ranking || {};
-  const parts = [];
-  if (words != null) parts.push(`words ${number(words, 2)}`);
-  if (similarity != null) parts.push(`similarity ${number(similarity, 2)}`);
-  if (rerank != null) parts.push(`cross-encoder ${number(rerank, 2)}`);
-  return html`Score <b>${number(hit.score, 2)}</b> (${hit.source})${parts.length ? `: ${parts.join(", ")}` : ""}`;
-}
-
-// As in proto/ops/retrieve.py: below it, hits are only the nearest.
-const UNLIKELY = 0.05;
-
-const ROOM = 360;
-
-// The part of a long text around the first word of the query.
-function around(text, query) {
-  if (text.length <= ROOM) return text;
-  const words = query.toLowerCase().split(/\s+/).filter((word) => word.length > 3);
-  const places = words.map((word) => text.toLowerCase().indexOf(word)).filter((place) => place >= 0);
-  const start = Math.max(0, (places.length ? Math.min(...places) : 0) - 80);
-  return (start ? "…" : "") + text.slice(start, start + ROOM) + (start + ROOM < text.length ? "…" : "");
+function Passages({ found, query }) {
+  if (!found) return "";
+  return html`<p class="quiet" role="status">${found.nearest
+      ? (found.count ? `No likely passage; the nearest ${found.count === 1 ? "one" : found.count} instead.` : "No passage.")
+      : `${plural(found.count, "passage")} in ${found.tookMs.toFixed(0)} ms${found.unlikely ? `, ${found.unlikely} unlikely ones left out` : ""}. ${found.note || ""}`}
+      ${found.degraded.map((each) => html`<span class="busy" key=${each}> ${each}.</span>`)}</p>
+    ${found.results.map((hit, index) => html`<${Passage} key=${`${hit.corpus}${hit.id}${index}`} hit=${hit} query=${query} unlikely=${found.nearest} />`)}`;
 }
 
 function Note({ id, depth }) {
