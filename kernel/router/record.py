@@ -46,6 +46,10 @@ KERNEL = "kernel"
 
 MESSAGE_CHARS = 500
 
+PREVIEW = "preview"
+"""Source of a dry run by which the page shows what a call would change. It changes nothing, and nobody has asked for
+it, so it is recorded in no log of changes."""
+
 
 class AuditLog(Protocol):
     """`kernel.chronicle.audit.Audit`, or a substitute for it."""
@@ -61,6 +65,8 @@ class AuditLog(Protocol):
 def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
     """Record the outcome of a call, which is a LinckiaError if it failed. No-op without a log."""
     origin, caller = call.origin, call.origin.caller
+    if origin.mandate is not None and origin.mandate.source == PREVIEW:
+        return
     if log is None or not (_concerns(call.op, caller, outcome) or (log.reads and _is_read(call.op, caller))):
         return
     failure = outcome.failure if isinstance(outcome, LinckiaError) else None

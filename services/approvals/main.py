@@ -20,6 +20,7 @@ from proto.mcp import INPUTS
 from proto.ops import approvals as ops
 from proto.vocabulary import current_name
 from services.approvals import preview, store
+from services.approvals.operations import ApprovalShow, WaitingCall
 from services.approvals.store import Row
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -49,6 +50,8 @@ class Approvals:
         self._database = database
         self._waiting: dict[str, int] = {}
         """How many calls wait for the decision, by the approval's id."""
+        self._asked: dict[str, ops.ApprovalWait] = {}
+        """What the calls are, by the same."""
         self._admitting = trio.Lock()
         self._news = trio.Event()
 
@@ -89,18 +92,20 @@ class Approvals:
         async with self._admitting:
             row = await self._database.write(partial(store.admit, asked=asked, live=set(self._waiting), now_ns=now_ns))
             self._waiting[row.id] = self._waiting.get(row.id, 0) + 1
+            self._asked[row.id] = params
         self._show()
         return row
 
     def _left(self, id_: str) -> None:
         self._waiting[id_] -= 1
         if not self._waiting[id_]:
-            del self._waiting[id_]
+            del self._waiting[id_], self._asked[id_]
         self._show()
 
     def _show(self) -> None:
-        waiting = len(self._waiting)
-        self._env.info(waiting=f"{waiting} calls; see `linckia approve`" if waiting else "")
+        # The page takes the number from it, and sees by the id that other calls wait.
+        waiting, latest = len(self._waiting), next(reversed(self._waiting), "")
+        self._env.info(waiting=f"{waiting} calls, the latest {latest}; see `linckia approve`" if waiting else "")
 
     async def _decided(self, row: Row) -> None:
         """Wait until somebody has decided, or the time is over."""
@@ -179,6 +184,13 @@ class Approvals:
             pending=[self._shown(row, now_ns) for row in pending if row.expires_ns > now_ns or row.id in self._waiting],
             recent=[self._shown(row, now_ns) for row in recent],
         )
+
+    @handles(ApprovalShow)
+    async def show(self, params: ApprovalShow, ctx: Context) -> WaitingCall:
+        if (asked := self._asked.get(params.id)) is None:
+            raise InvalidParams(f"no call with the id {params.id!r} waits; `linckia approve` lists those", field="id")
+        found, why = preview.whole(asked)
+        return WaitingCall(id=params.id, operation=current_name(asked.operation), parameters=found, why=why)
 
     def _shown(self, row: Row, now_ns: int) -> ops.Approval:
         is_pending = row.state == store.PENDING

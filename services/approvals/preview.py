@@ -82,6 +82,24 @@ def shown(asked: ApprovalWait) -> str:
     return shortened(msgspec.json.encode(_plain(value, 0)).decode(errors="replace"), PREVIEW_CHARS)
 
 
+def whole(asked: ApprovalWait) -> tuple[dict[str, Any] | None, str]:
+    """Return all parameters as data for JSON, or None and why they cannot be shown whole."""
+    if asked.digest:
+        return None, f"only the beginning of these {asked.size} bytes was kept"
+    try:
+        value = _anything(asked.params)
+        if (request := mounted(asked)) is not None:
+            value = _of_request(request)
+            value = value.get("arguments", {}) if request.method == TOOLS_CALL and isinstance(value, dict) else value
+        # JSON has no bytes, and no objects that are too deep for its reader.
+        msgspec.json.encode(value)
+    except (msgspec.DecodeError, RecursionError, TypeError, ValueError) as error:
+        return None, f"they are not data for JSON: {error}"
+    if not isinstance(value, dict):
+        return None, "they are no object"
+    return {str(name): each for name, each in value.items() if each is not None}, ""
+
+
 def _of_request(request: MountRequest) -> object:
     try:
         return msgspec.json.decode(request.params)

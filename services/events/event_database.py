@@ -143,19 +143,20 @@ def read(
 ) -> list[Row]:  # fmt: skip
     """Return at most `limit` events after one. With `below`, only those of files in these folders, or of these files,
     whether before or after they were renamed."""
-    return _read(db, "number > ?", after, "number", limit, kinds, since_ns, below)
+    return _read(db, "number > ?", after, "number", limit, kinds, since_ns, 0, below)
 
 
 def read_back(
-    db: apsw.Connection, before: int, limit: int, *, kinds: Sequence[str] = (), below: Sequence[str] = ()
-) -> list[Row]:
+    db: apsw.Connection, before: int, limit: int, *, kinds: Sequence[str] = (), since_ns: int = 0, until_ns: int = 0,
+    below: Sequence[str] = (),
+) -> list[Row]:  # fmt: skip
     """Return the last `limit` events before one, the latest first. `kinds` and `below` are those of `read`."""
-    return _read(db, "number < ?", before, "number DESC", limit, kinds, 0, below)
+    return _read(db, "number < ?", before, "number DESC", limit, kinds, since_ns, until_ns, below)
 
 
 def _read(
     db: apsw.Connection, beyond: str, number: int, order: str, limit: int, kinds: Sequence[str], since_ns: int,
-    below: Sequence[str],
+    until_ns: int, below: Sequence[str],
 ) -> list[Row]:  # fmt: skip
     conditions = [beyond]
     bindings: list[str | int] = [number]
@@ -165,6 +166,9 @@ def _read(
     if since_ns:
         conditions.append("at_ns >= ?")
         bindings.append(since_ns)
+    if until_ns:
+        conditions.append("at_ns < ?")
+        bindings.append(until_ns)
     if below:
         places = []
         for path in below:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from proto.errors import LinckiaError
 from services.events.event_database import Bounds
+from services.events.folded import Folded
 from services.events.log import Log
 from services.events.reading import Reading
 from services.events.sources import FILES, Files, Kernel
@@ -38,7 +39,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     log = await Log.open(env, bounds)
     env.background.start_soon(log.announce)
     env.background.start_soon(_follow, env, log, settings, bounds)
-    yield Handlers(Reading(env, log))
+    yield Handlers(Reading(env, log), Folded(env, log))
 
 
 async def _follow(env: Environment, log: Log, settings: EventsSettings, bounds: Bounds) -> None:

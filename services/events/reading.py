@@ -44,7 +44,7 @@ class Reading:
         since_ns = times.instant(params.since, "since") or 0
         if params.since is not None and params.after is not None:
             raise InvalidParams("`since`: give either `after` or `since`", field="since")
-        below = await trio.to_thread.run_sync(self._below, params.path)
+        below = await trio.to_thread.run_sync(below_path, self._env.roots, params.path)
         after = 0 if params.after is None and params.since is not None else params.after
         log, env = self._log, self._env
 
@@ -102,19 +102,20 @@ class Reading:
             await changed.wait()
             nursery.cancel_scope.cancel()
 
-    def _below(self, path: str) -> list[str]:
-        """Return the real path in the parameter `path`, if one is given. Blocks. Raises InvalidParams, Denied."""
-        if not path:
-            return []
-        expanded = os.path.expanduser(path)
-        if not os.path.isabs(expanded):
-            raise InvalidParams(f"`path`: {path[:200]} is not absolute", field="path")
-        real = os.path.realpath(expanded)
-        if not self._env.roots.holds(real):
-            reachable = ", ".join(self._env.roots.reachable) or "none configured"
-            raise InvalidParams(f"`path`: {path[:200]} is not below a root ({reachable})", field="path")
-        self._env.roots.check(real, field="path")
-        return [real]
+
+def below_path(roots: Roots, path: str) -> list[str]:
+    """Return the real path in the parameter `path`, if one is given. Blocks. Raises InvalidParams, Denied."""
+    if not path:
+        return []
+    expanded = os.path.expanduser(path)
+    if not os.path.isabs(expanded):
+        raise InvalidParams(f"`path`: {path[:200]} is not absolute", field="path")
+    real = os.path.realpath(expanded)
+    if not roots.holds(real):
+        reachable = ", ".join(roots.reachable) or "none configured"
+        raise InvalidParams(f"`path`: {path[:200]} is not below a root ({reachable})", field="path")
+    roots.check(real, field="path")
+    return [real]
 
 
 def page(
@@ -140,8 +141,8 @@ def page(
             if len(found) == limit:
                 return ops.EventPage(events=found, next=after, oldest=oldest, more=True)
             after = row.number
-            if (seen := _seen(row, roots, limited)) is not None:
-                found.append(seen.event())
+            if (visible := seen(row, roots, limited)) is not None:
+                found.append(visible.event())
         if not rows:
             return ops.EventPage(events=found, next=latest, oldest=oldest, more=False)
 
@@ -159,7 +160,7 @@ def newest(
         if not rows:
             break
         before = rows[-1].number
-        found += [seen.event() for row in rows if (seen := _seen(row, roots, limited)) is not None]
+        found += [visible.event() for row in rows if (visible := seen(row, roots, limited)) is not None]
     return ops.EventPage(events=found[limit - 1 :: -1], next=latest, oldest=oldest, more=False)
 
 
@@ -178,7 +179,7 @@ def _check(after: int, latest: int, oldest: int) -> None:
         )
 
 
-def _seen(row: Row, roots: Roots, limited: Sequence[str]) -> Row | None:
+def seen(row: Row, roots: Roots, limited: Sequence[str]) -> Row | None:
     """Return what of an event the client sees."""
     if row.kind not in _PATHS or not row.subject.startswith("/"):
         return None if limited else row

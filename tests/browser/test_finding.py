@@ -137,7 +137,7 @@ def test_the_folder_that_grew_since_a_date_is_found(kernel: RunningKernel, seeke
 @looks
 def test_a_tool_call_in_a_conversation_is_read(kernel: RunningKernel, seeker: Seeker, tmp_path: Path) -> None:
     with_tool_calls(tmp_path / "session.jsonl")
-    done = linckia(kernel.data_dir, "import-transcripts", str(tmp_path / "session.jsonl"))
+    done = linckia(kernel.data_dir, "import-chats", str(tmp_path / "session.jsonl"))
     assert done.returncode == 0, done.stderr
     seeker.follow("Conversations")
     seeker.follow("Why did the tide gauge stop?")

@@ -112,6 +112,8 @@ class Visitor:
 
     def sign_in(self, kernel: RunningKernel) -> None:
         self.page.goto(kernel.status()["page_url"])
+        self.sees("What happened")
+        self.go("system")
         self.sees("processes well")
 
     def go(self, address: str) -> None:
@@ -131,7 +133,10 @@ class Visitor:
 def axe_violations(page: Any) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
 
-    return [each["id"] for each in Axe().run(page).response["violations"]]
+    return [
+        f"{each['id']}: {[node['html'][:200] for node in each['nodes']]}"
+        for each in Axe().run(page).response["violations"]
+    ]
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ def install_client(arguments: argparse.Namespace) -> int:
         say(f"{place} has this entry already; nothing was changed.")
         return 0
     if not _confirmed(arguments, place, old, new):
-        return 1
+        return 0 if arguments.dry_run else 1
     if arguments.http:
         new = _with(place, old or "", path, _with_token(arguments, entry))
     backup = _backup_of(place)
@@ -140,7 +140,7 @@ def _undo(arguments: argparse.Namespace, place: Path, path: tuple[str, str]) -> 
     else:
         new = _without(place, old, path)
     if not _confirmed(arguments, place, old, new):
-        return 1
+        return 0 if arguments.dry_run else 1
     if new is None:
         place.unlink()
         say(f"{place} is removed, as it had nothing else.")

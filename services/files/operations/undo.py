@@ -16,6 +16,8 @@ ChangeKind = Literal["write", "create", "move", "copy", "folder", "trash", "rest
 Session = Annotated[str, Meta(max_length=256, description="`this`, or as in changes_list")]
 Task = Annotated[str, Meta(max_length=256, description="The task, plan or timer, as in changes_list")]
 Below = Annotated[Path | None, Meta(description="Only this file, or what is below this folder")]
+Client = Annotated[str, Meta(max_length=256), detail("Only changes of this client, as in changes_list")]
+Until = Annotated[Instant | None, detail("Before then")]
 Since = Annotated[Instant | None, Meta(description="Then or later: RFC 3339, date, `1 hour ago`")]
 
 
@@ -57,10 +59,12 @@ class ListChanges(Params[ChangeList], frozen=True, kw_only=True):
     """List what was changed in files, the latest first: by whom, and what may be undone."""
 
     id: Annotated[str, Meta(max_length=64)] = ""
+    client: Client = ""
     session: Session = ""
     task: Task = ""
     path: Below = None
     since: Since = None
+    until: Until = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="Changes at most")] = 20
     offset: Annotated[int, Meta(ge=0)] = 0
 
@@ -124,10 +128,12 @@ class UndoChanges(Params[UndoResult], frozen=True, kw_only=True):
     since is skipped, or with `merge` merged."""
 
     id: Annotated[str, Meta(max_length=64, description="From an answer or changes_list")] = ""
+    client: Client = ""
     session: Session = ""
     task: Task = ""
     path: Below = None
     since: Since = None
+    until: Until = None
     merge: Annotated[bool, detail("Merge with later changes of the same file, if they are to other lines")] = False
     dry_run: Annotated[bool, detail("Only report what would happen")] = False
 

@@ -200,6 +200,9 @@ class UndoTools(Family):
         if params.id:
             where.append("change = ?")
             values.append(params.id)
+        if params.client:
+            where.append("client = ?")
+            values.append(params.client)
         if params.session:
             session = ctx.session if params.session == THIS else params.session
             if not session:
@@ -217,6 +220,9 @@ class UndoTools(Family):
         if params.since is not None:
             where.append("number >= ?")
             values.append(times.instant(params.since, "since"))
+        if params.until is not None:
+            where.append("number < ?")
+            values.append(times.instant(params.until, "until"))
         return " AND ".join(where), values
 
     def _clean(self, path: str) -> str:

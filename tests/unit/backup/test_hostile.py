@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel.cli.care import data_format
-from kernel.cli.care.backup import restore
+from kernel.cli.care import backup as backup_commands
 from proto.backup import BackupFailed, File, Manifest
 from services.backup import beneath, target
 from services.backup.beneath import is_normal, open_beneath
@@ -182,5 +182,5 @@ def test_a_restore_names_the_programs_that_its_settings_start(
     listed = File("linckia.toml", 0o600, size=len(settings), sha256="", chunks=(hashlib.sha256(settings).hexdigest(),))
     source = archive(tmp_path / "theirs.tar", manifest_of(listed), (settings,))
     arguments = argparse.Namespace(data=None, data_dir=tmp_path / "again", source=str(source), at=None, replace=False)
-    assert restore(arguments) == 0
+    assert backup_commands.restore(arguments) == 0
     assert "start other programs ([mcp.NAME]): evil" in capsys.readouterr().err

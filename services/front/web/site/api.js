@@ -48,7 +48,7 @@ addEventListener("storage", changed);
 
 if (/^#[0-9a-f]{32}/.test(location.hash)) {
   session.signIn(location.hash);
-  history.replaceState(null, "", location.pathname + "#/system");
+  history.replaceState(null, "", location.pathname + "#/today");
 }
 
 function headers(more) {
@@ -93,6 +93,9 @@ export async function operator(name, parameters = {}) {
   return answer.json();
 }
 
+// Calls an operation with its `dry_run`. With the key it is recorded nowhere as a change, and waits for no approval.
+export const preview = (name, parameters) => (session.key ? operator : call)(name, { ...parameters, dry_run: true });
+
 export async function operations() {
   return (await request("operations")).json();
 }
@@ -101,8 +104,9 @@ export async function file(path) {
   return (await request("api/content?path=" + encodeURIComponent(path))).blob();
 }
 
-// Follows the live figures until the returned function is called. `on` gets {overview} or {error, status}.
-export function live(on) {
+// Reads a stream of server-sent events until the returned function is called, and connects again when it ends. `on` gets
+// the name and the data of each event, `failed` errors; a client that may not read it is not connected again.
+function stream(path, options, on, failed) {
   let ended = false;
   let reading = new AbortController();
   let delay = 250;
@@ -114,8 +118,8 @@ export function live(on) {
         delay = 250;
       } catch (error) {
         if (ended) return;
-        on({ error: error.message, status: error.status ?? 0 });
-        if (error.status === 401 || error.status === 403) return;
+        failed({ error: error.message, status: error.status ?? 0 });
+        if (error.status >= 400 && error.status < 500) return;
         delay = Math.min(delay * 2, 4000);
       }
       await new Promise((resolve) => setTimeout(resolve, delay));
@@ -124,7 +128,7 @@ export function live(on) {
 
   async function read() {
     reading = new AbortController();
-    const answer = await request("live", { headers: { "Linckia-Key": session.key }, signal: reading.signal });
+    const answer = await request(path, { ...options, signal: reading.signal });
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -133,11 +137,10 @@ export function live(on) {
       const events = (rest + value).split("\n\n");
       rest = events.pop();
       for (const event of events) {
-        const data = JSON.parse(event.slice(event.indexOf("data: ") + 6));
-        if (event.startsWith("event: overview")) {
-          delay = 250;
-          on({ overview: data });
-        } else on({ error: data.error, status: 0 });
+        const found = Object.fromEntries(event.split("\n").map((line) => line.split(/: (.*)/s)).filter(([name]) => name));
+        if (ended || !found.data) continue;
+        delay = 250;
+        on(found.event, JSON.parse(found.data));
       }
     }
   }
@@ -147,4 +150,17 @@ export function live(on) {
     ended = true;
     reading.abort();
   };
+}
+
+// Follows the live figures until the returned function is called. `on` gets {overview} or {error, status}.
+export function live(on) {
+  return stream("live", { headers: { "Linckia-Key": session.key } },
+    (name, data) => on(name === "overview" ? { overview: data } : { error: data.error, status: 0 }), on);
+}
+
+// Follows what happens from now on until the returned function is called, or `on` returns false. It costs nothing while
+// nothing happens.
+export function follow(chosen, on) {
+  const stop = stream("v1/events?" + new URLSearchParams(chosen), {}, (name, data) => { if (name !== "failure" && on(data) === false) stop(); }, () => {});
+  return stop;
 }

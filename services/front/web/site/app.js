@@ -1,11 +1,15 @@
 // The frame of the page: sign-in, navigation, and the live figures for the views.
 import { createContext, html, render, useContext, useEffect, useRef, useState } from "./lib.js";
 import { live, session } from "./api.js";
+import { notifies, useNotices, waitingIn } from "./notices.js";
 import { SearchField, Views } from "./search_field.js";
 import { bytes, percent, span } from "./ui.js";
 
 export const Live = createContext({ overview: null, error: null });
 export const useLive = () => useContext(Live);
+
+// Views that have become a part of another.
+const MOVED = { changes: "today" };
 
 // Every file in `views` is a view. It exports `title`, `order`, and `View`, which gets `parts` and `parameters`, both
 // from the address: #/NAME/PART/PART?NAME=VALUE.
@@ -41,10 +45,10 @@ function useOverview(identity) {
   const [state, set] = useState({ overview: null, error: null, status: 0 });
   useEffect(() => {
     let stop = () => {};
-    // A hidden page asks for nothing.
+    // A hidden page asks for nothing, unless it is to tell of calls that wait.
     const follow = () => {
       stop();
-      if (document.hidden) return;
+      if (document.hidden && !notifies()) return;
       stop = live((news) => set((before) =>
         news.overview ? { overview: news.overview, error: null, status: 200 } : { ...before, error: news.error, status: news.status }));
     };
@@ -88,11 +92,17 @@ function App({ all }) {
   const heading = useRef();
   const first = useRef(true);
   const view = all.find((each) => each.name === name);
+  const waiting = waitingIn(state.overview);
+  useNotices(waiting);
   useEffect(() => {
-    if (!view) location.replace("#/" + all[0].name);
+    if (view) return;
+    const query = location.hash.split("?")[1];
+    location.replace(`#/${MOVED[name] || all[0].name}${MOVED[name] && query ? "?" + query : ""}`);
   }, [view]);
   useEffect(() => {
-    document.title = view ? `${view.title} – Linckia` : "Linckia";
+    document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view ? `${view.title} – ` : ""}Linckia`;
+  }, [view, waiting.count]);
+  useEffect(() => {
     // A screen reader goes on at the new view; the first one is read from the top.
     if (!first.current) heading.current?.querySelector("h1")?.focus();
     first.current = false;
@@ -103,7 +113,8 @@ function App({ all }) {
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); heading.current?.querySelector("h1")?.focus(); }}>To the content</a>
     <header class="top"><strong>Linckia</strong>
       <nav class="views" aria-label="Views">${all.map((each) => html`
-        <a key=${each.name} href=${"#/" + each.name} aria-current=${each.name === name ? "page" : undefined}>${each.title}</a>`)}</nav>
+        <a key=${each.name} href=${"#/" + each.name} aria-current=${each.name === name ? "page" : undefined}>${each.title}${each.name === "approvals" && waiting.count > 0 && html`
+          <span class="count" aria-label=${`, ${waiting.count} waiting`}>${waiting.count}</span>`}</a>`)}</nav>
       <${SearchField} query=${name === "search" ? parameters.query : ""} />
       <${Pulse} ...${state} />
     </header>

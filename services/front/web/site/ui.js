@@ -109,8 +109,9 @@ export function Tabs({ label, tabs, current }) {
     <a key=${href} href=${href} aria-current=${href === current ? "page" : undefined}>${title}</a>`)}</nav>`;
 }
 
-// A button for work: it is disabled meanwhile, and a failure is shown beside it. With `confirm`, it asks first.
-export function Action({ children, label, act, confirm, kind }) {
+// A button for work: it is disabled meanwhile, and a failure is shown beside it. With `confirm`, it asks first;
+// `keep` is the answer that does nothing.
+export function Action({ children, label, act, confirm, kind, keep = "Cancel" }) {
   const [state, set] = useState({});
   const dialog = useRef();
   async function run() {
@@ -132,7 +133,7 @@ export function Action({ children, label, act, confirm, kind }) {
       <p id=${title}>${confirm}</p>
       <form method="dialog" class="row">
         <button class="main" value="yes" onClick=${run}>${children}</button>
-        <button value="no" autofocus>Cancel</button>
+        <button value="no" autofocus>${keep}</button>
       </form></dialog>`}</span>`;
 }
 

@@ -1,69 +1,67 @@
 // Calls of clients that wait for a person, and the latest decisions.
-import { html, useEffect, useState } from "../lib.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
 import { operator } from "../api.js";
-import { Action, Facts, Failure, Nothing, Table, Time, Title, bytes, span } from "../ui.js";
+import { useLive } from "../app.js";
+import { Pending, nameOf } from "../approvals/pending.js";
+import { NoticesButton, waitingIn } from "../notices.js";
+import { Loaded, Nothing, Table, Time, Title, useWork } from "../ui.js";
 
 export const title = "Approvals";
 export const order = 85;
 
-const INTERVAL_MS = 1500;
-const nameOf = (each) => each.tool || each.operation;
-
 export function View() {
-  const { list, error, again } = useApprovals();
+  const { overview } = useLive();
+  // The live figures say when other calls wait, so the list is read then, and after each decision.
+  const { count, latest } = waitingIn(overview);
+  const work = useWork(list, [count, latest]);
   return html`<${Title}>Approvals<//>
-    ${error && html`<${Failure} error=${error} again=${again} />`}
-    ${!list && !error && html`<p class="quiet" role="status">Loading…</p>`}
-    ${list && html`<h2>Waiting</h2>
-      ${list.pending.map((each) => html`<${Pending} key=${each.id} call=${each} onDone=${again} />`)}
-      ${!list.pending.length && html`<${Nothing}>No call waits. <code>[approvals]</code> in the settings says which calls have to.<//>`}
-      <h2>Decided</h2><${Recent} rows=${list.recent} />`}`;
+    <p><${NoticesButton} /></p>
+    <${Loaded} work=${work}>${(found) => html`<${Waiting} calls=${found.pending} again=${work.again} />
+      <h2>Decided</h2><${Recent} rows=${found.recent} />`}<//>`;
 }
 
-// The list, read again in an interval and after each decision.
-function useApprovals() {
-  const [state, set] = useState({});
-  const [round, next] = useState(0);
-  useEffect(() => {
-    let timer;
-    let ended = false;
-    async function read() {
-      try {
-        const list = await operator("approval_list", { recent: 50 });
-        if (!ended) set({ list });
-      } catch (error) {
-        if (ended) return;
-        // The operation is missing if the settings choose nothing.
-        if (/unknown operation/.test(error.message)) return set({ list: { pending: [], recent: [] } });
-        set((before) => ({ list: before.list, error }));
-        if (error.status === 401 || error.status === 403) return;
-      }
-      if (!ended) timer = setTimeout(read, INTERVAL_MS);
-    }
-    read();
-    return () => { ended = true; clearTimeout(timer); };
-  }, [round]);
-  return { ...state, again: () => next((count) => count + 1) };
+async function list() {
+  try {
+    return await operator("approval_list", { recent: 50 });
+  } catch (error) {
+    // The operation is missing if the settings choose nothing.
+    if (/unknown operation/.test(error.message)) return { pending: [], recent: [] };
+    throw error;
+  }
 }
 
-function Pending({ call, onDone }) {
-  const [reason, setReason] = useState("");
-  const decide = (approve) => async () => {
-    await operator("approval_decide", { id: call.id, approve, reason, who: "operator's page", operation: nameOf(call), asker_name: call.asker });
-    onDone();
+function Waiting({ calls, again }) {
+  const place = useRef();
+  const [current, set] = useState("");
+  const shown = calls.some((each) => each.id === current) ? current : calls[0]?.id;
+  const cards = () => [...place.current.querySelectorAll("[data-call]")];
+  const move = (event) => {
+    const step = { j: 1, k: -1 }[event.key];
+    if (!step || event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select")) return;
+    const every = cards();
+    const at = every.findIndex((each) => each.contains(document.activeElement));
+    event.preventDefault();
+    every[Math.min(every.length - 1, Math.max(0, at + step))]?.focus();
   };
-  const name = nameOf(call);
-  return html`<section class="card" aria-label=${`${name} of ${call.asker}`}>
-    <h3><code>${name}</code></h3>
-    <${Facts} facts=${{ asker: call.asker, "part of": call.source, about: call.target, asked: html`<${Time} at=${call.asked_at} />`,
-      "time left": `${span(call.left_s)}, then ${call.on_time_out === "allow" ? "allowed" : "denied"}`,
-      state: call.waiting ? "the call waits" : "the call no longer waits; a repetition finds the decision" }} />
-    <pre tabindex="0" aria-label=${`Parameters of ${name}, ${bytes(call.size)}`}>${call.preview}</pre>
-    <div class="row">
-      <${Action} kind="main" label=${`Approve ${name} of ${call.asker}`} act=${decide(true)}>Approve<//>
-      <${Action} label=${`Deny ${name} of ${call.asker}`} act=${decide(false)}>Deny<//>
-      <label>Reason <input value=${reason} maxlength="2000" onInput=${(event) => setReason(event.target.value)} /></label>
-    </div></section>`;
+  // After a decision, the focus goes on to the next call, or back to the heading.
+  const next = useRef(null);
+  const done = (id) => {
+    const every = cards();
+    const at = every.findIndex((each) => each.dataset.call === id);
+    next.current = every[at]?.contains(document.activeElement) ? (every[at + 1] || every[at - 1])?.dataset.call || "heading" : null;
+    again();
+  };
+  useEffect(() => {
+    const wanted = next.current;
+    if (!wanted) return;
+    next.current = null;
+    (cards().find((each) => each.dataset.call === wanted) || place.current.querySelector("h2")).focus();
+  }, [calls]);
+  return html`<div ref=${place} onKeyDown=${move}><h2 tabindex="-1">Waiting</h2>
+    ${calls.length > 0 && html`<p class="quiet">Keys, once a call has the focus: <kbd>a</kbd> approves it, <kbd>d</kbd> denies it, <kbd>j</kbd> and${" "}
+      <kbd>k</kbd> go to the next and the previous one. An approval is given to the call and its parameters, whatever the files contain when it is carried out.</p>`}
+    ${calls.map((each) => html`<${Pending} key=${each.id} call=${each} isCurrent=${each.id === shown} onFocus=${() => set(each.id)} onDone=${done} />`)}
+    ${!calls.length && html`<${Nothing}>No call waits. <code>[approvals]</code> in the settings says which calls have to.<//>`}</div>`;
 }
 
 const STATES = { approved: "good", denied: "bad", expired: "quiet" };

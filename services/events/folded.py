@@ -1,0 +1,98 @@
+"""The handler of `events_folded`: what happened in a time, for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+import trio
+
+from proto import grants
+from services.events import event_database
+from services.events.event_database import MS, Row
+from services.events.folding import Folding, Line
+from services.events.log import Log
+from services.events.operations import EventLine, EventLines, EventsFolded
+from services.events.reading import below_path, seen
+from services.runtime.handlers import Context, Environment, handles
+from services.runtime.roots import Roots
+from services.shared import times
+
+CHUNK = 5_000
+"""Events that are read at once."""
+
+MOST = 300_000
+"""Events that one call looks at; the next call goes on before them."""
+
+
+class Folded:
+    """The operations of `services.events.operations`."""
+
+    def __init__(self, env: Environment, log: Log) -> None:
+        self._env = env
+        self._log = log
+
+    @handles(EventsFolded)
+    async def folded(self, params: EventsFolded, ctx: Context) -> EventLines:
+        since_ns = times.instant(params.since, "since") or 0
+        until_ns = times.instant(params.until, "until") or 0
+        below = await trio.to_thread.run_sync(below_path, self._env.roots, params.path)
+        limited = below or grants.roots()
+        return await self._log.database.read(
+            lambda db: _lines(db, self._env.roots, params, since_ns=since_ns, until_ns=until_ns, below=limited)
+        )
+
+
+def _lines(
+    db: apsw.Connection, roots: Roots, params: EventsFolded, *, since_ns: int, until_ns: int, below: Sequence[str]
+) -> EventLines:
+    before = event_database.latest(db) + 1 if params.before is None else params.before
+    folding: Folding[Row] = Folding()
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    looked = 0
+    kinds = [str(each) for each in params.kinds]
+    while rows := event_database.read_back(
+        db, before, CHUNK, kinds=kinds, below=below, since_ns=since_ns, until_ns=until_ns
+    ):
+        for row in rows:
+            if (shown := seen(row, roots, below)) is not None:
+                at_s, details = shown.at_ns / times.NS, decode(shown.details)
+                if not folding.joins(shown, at_s, details):
+                    if len(folding.lines) >= params.limit:
+                        return EventLines(lines=_shown(folding.lines), before=before)
+                    folding.add(shown, at_s, details)
+            before = row.number
+        looked += len(rows)
+        if looked >= MOST:
+            return EventLines(lines=_shown(folding.lines), before=before)
+    return EventLines(lines=_shown(folding.lines))
+
+
+def _shown(lines: Sequence[Line[Row]]) -> list[EventLine]:
+    found = []
+    for line in lines:
+        if not line.is_folded:
+            found += [_single(row) for row in line.few]
+            continue
+        row = line.few[0]
+        found.append(
+            EventLine(
+                first=line.first, last=line.last, at=_at(line.first_s), until=_at(line.last_s), kind=row.kind,
+                what=row.what, subject=line.folder, who=row.who, count=line.count, text=line.in_words(),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda each: each.last, reverse=True)
+
+
+def _single(row: Row) -> EventLine:
+    event = row.event()
+    return EventLine(
+        first=event.number, last=event.number, at=event.at, kind=event.kind, what=event.what, subject=event.subject,
+        who=event.who, details=event.details,
+    )  # fmt: skip
+
+
+def _at(at_s: float) -> str:
+    return times.rfc3339(int(at_s * times.NS) // MS * MS)
