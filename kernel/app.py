@@ -21,6 +21,7 @@ from typing import Any
 import trio
 from msgspec import structs
 
+from kernel import VERSION
 from kernel.chronicle.audit import Audit
 from kernel.chronicle.isolation import keep_running, run_isolated
 from kernel.chronicle.trends import Trends
@@ -28,17 +29,20 @@ from kernel.configure import catalog, tokens
 from kernel.configure.catalog import ServiceEntry
 from kernel.configure.config import Config, ConfigError
 from kernel.configure.launch import LaunchConfigs, RootFolders, secret
-from kernel.control import mounts
+from kernel.control import mounts, page_operations
+from kernel.control.alerts import Alerts, Process
 from kernel.control.handoff import Handoff
 from kernel.control.mounts import LiveMounts
 from kernel.control.observation import Observation
 from kernel.control.operations import KernelOperations
+from kernel.control.page_handlers import PageHandlers
 from kernel.control.recorded_events import RecordedEvents
 from kernel.control.schedule import Schedule
 from kernel.control.server import ControlServer
 from kernel.router.generation import ServiceState
 from kernel.router.mandates import KEY_FILE, Mandates
 from kernel.router.ports import ROUTINE, Injector
+from kernel.router.record import PAGE
 from kernel.router.router import Router
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
@@ -50,7 +54,9 @@ from proto.approvals import Rules
 from proto.control.address import log_dir
 from proto.host.end_signals import end_signals
 from proto.host.machine import give_back_at_rest
-from proto.operation import Operation
+from proto.operation import OPERATOR, Operation, operation_of
+from proto.ops.fetch import AlertPost
+from proto.origin import Origin
 from proto.wire.front import SERVICE as FRONT
 from proto.wire.front import Http
 
@@ -75,6 +81,7 @@ async def run(
     prestarted: Prestarted | None = None,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
     read_settings: Callable[[], Config],
+    settings: page_operations.SettingsEditor,
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the departure of an ephemeral kernel's last client ends it.
 
@@ -83,13 +90,14 @@ async def run(
         ephemeral: end shortly after the last attached client has left.
         prestarted: becomes the first front.
         read_settings: reads the settings again; raises ConfigError.
+        settings: shows and changes the settings for the operator's page.
         on_ready: called with the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
     Raises ConfigError: a package cannot be served; a setting names an unknown service or module, or an impossible pool
     size; HTTP cannot listen; or a file of tokens cannot be read.
     """
     entries = catalog.served(config.packages)
-    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, prestarted, read_settings)
+    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, prestarted, read_settings, settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
@@ -107,6 +115,7 @@ class _Kernel:
         linger_s: float | None,
         prestarted: Prestarted | None,
         read_settings: Callable[[], Config],
+        settings: page_operations.SettingsEditor,
     ) -> None:
         try:
             if config.http is not None and config.http.token is None:
@@ -128,7 +137,7 @@ class _Kernel:
         )
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
-        extra = [module for entry in self.entries for module in entry.ops_modules]
+        extra = [*(module for entry in self.entries for module in entry.ops_modules), page_operations.__name__]
         self.injector: Injector | None = None
         if config.chaos_module is not None:
             self.injector = _injector(config.chaos_module)
@@ -185,7 +194,13 @@ class _Kernel:
             config=config, router=self.router, supervisor=self.supervisor, launches=self.launches, trends=self.trends,
             tokens=self.tokens, page_key=self.page_key,
         )  # fmt: skip
+        self.alerts = self._alerts()
+        self.observation.alerts = lambda: list(self.alerts.current.values())
         self.supervisor.witness = self.observation.recorder.happened
+        PageHandlers(
+            data_dir=config.data_dir, router=self.router, supervisor=self.supervisor,
+            recorder=self.observation.recorder, settings=settings, settings_changed=self._settings_changed,
+        )  # fmt: skip
         RecordedEvents(config.data_dir, self.router, self.audit, self.observation.recorder)
         self.stop = trio.Event()
         self.control = ControlServer(
@@ -231,6 +246,7 @@ class _Kernel:
         nursery.start_soon(self.manager.keep_alive)
         nursery.start_soon(keep_running, "the backup schedule", self.schedule.run)
         nursery.start_soon(keep_running, "recording trends", self.trends.run)
+        nursery.start_soon(keep_running, "watching for alerts", self.alerts.run)
         await self.stop.wait()
         self.manager.tell("STOPPING=1")
         _log.info("shutting down in order")
@@ -265,6 +281,28 @@ class _Kernel:
 
     def _replace_table(self, table: ops.Table) -> None:
         self.router.table = self.launches.table = self.control.table = table
+
+    def _settings_changed(self, config: Config) -> None:
+        """Apply what acts at once."""
+        self.alerts.settings = config.alerts
+
+    def _alerts(self) -> Alerts:
+        return Alerts(
+            settings=self.config.alerts, data_dir=self.config.data_dir, recorder=self.observation.recorder,
+            processes=self._processes, backup=self.schedule.status, post=self._post, version=VERSION,
+        )  # fmt: skip
+
+    def _processes(self) -> list[Process]:
+        entries = self.launches.entries
+        return [
+            Process(name, self.supervisor.state(name), bool(name in entries and entries[name].mount))
+            for name in self.supervisor.plan.specs
+        ]
+
+    async def _post(self, url: str, message: bytes) -> None:
+        """Send an alert by the service that may use the network. Raises LinckiaError."""
+        params = AlertPost(hook=url, body=message)
+        await self.router.call(operation_of(AlertPost), params, origin=Origin(OPERATOR, peer=PAGE))
 
     def _deaths(self) -> dict[str, int]:
         return {each.name: sum(each.deaths.values()) for each in self.supervisor.status().services}

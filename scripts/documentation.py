@@ -7,14 +7,12 @@ scripts/docs [build|serve]                                     the whole site
 from __future__ import annotations
 
 import argparse
-import ast
 import html
 import importlib
 import inspect
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "import_root"))
 from kernel import VERSION  # noqa: E402
 from kernel.cli.parser import build_parser  # noqa: E402
 from kernel.cli.settings import layers as settings  # noqa: E402
+from kernel.cli.settings.described import field_docs  # noqa: E402
 from proto import ops  # noqa: E402
 from proto.operation import CLIENT, SURFACES, Operation, Role  # noqa: E402
 from services.front.web import metrics, openapi  # noqa: E402
@@ -172,25 +171,6 @@ def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
 def _plain(field: msgspec.structs.FieldInfo) -> str:
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     return json.dumps(msgspec.to_builtins(value, enc_hook=str))
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a class and its bases."""
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        if each.__module__.partition(".")[0] not in ("kernel", "proto", "services"):
-            continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
-        assert isinstance(tree, ast.ClassDef)
-        for before, after in zip(tree.body, tree.body[1:], strict=False):
-            if (
-                isinstance(before, ast.AnnAssign)
-                and isinstance(before.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                found[before.target.id] = inspect.cleandoc(str(after.value.value))
-    return found
 
 
 def commands() -> Iterator[str]:

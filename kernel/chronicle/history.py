@@ -1,6 +1,7 @@
 """The last hour's figures of each service, and the timeline of deaths and recoveries; both outlive the kernel.
 
 Samples are taken every `INTERVAL_S` and appended to `history.jsonl` once a minute; a killed kernel loses a minute.
+`long_history` makes longer spans from them.
 Events are appended to `timeline.jsonl` as they happen, with numbers that ascend over all kernels. Both files are
 shortened when they exceed `MAX_BYTES`. Neither file is part of a backup.
 """
@@ -20,7 +21,9 @@ import trio
 
 from kernel.chronicle.isolation import isolated
 from kernel.chronicle.line_file import LineFile
-from proto.ops.observation import History, Series, TimelineEvent
+from kernel.chronicle.long_history import LongHistory
+from kernel.chronicle.samples import Point, Sample
+from proto.ops.observation import TimelineEvent
 
 INTERVAL_S: Final = 15.0
 """Four points a minute: fine enough for a chart of an hour, and an idle machine wakes rarely."""
@@ -29,25 +32,6 @@ WINDOW_S: Final = 3600.0
 WRITE_S: Final = 60.0
 MAX_BYTES: Final = 1024 * 1024
 KEPT_EVENTS: Final = 1_000
-
-
-class Point(msgspec.Struct, frozen=True, array_like=True):
-    """Figures of a service at one time; the fields are those of `Series`."""
-
-    cpu: float | None
-    memory_bytes: int | None
-    calls_per_s: float | None
-    failed: int | None
-    queued: int | None
-    p50_ms: float | None
-    p99_ms: float | None
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """All services at one time (Unix seconds)."""
-
-    at: float
-    services: dict[str, Point]
 
 
 class Recorder:
@@ -59,6 +43,7 @@ class Recorder:
         self._events_file = LineFile(data_dir / "timeline.jsonl", TimelineEvent, MAX_BYTES)
         self._samples: collections.deque[Sample] = collections.deque(maxlen=int(WINDOW_S / INTERVAL_S))
         self._unwritten: list[Sample] = []
+        self.long = LongHistory(data_dir)
         self._first = 0
         self.events: collections.deque[TimelineEvent] = collections.deque(maxlen=KEPT_EVENTS)
         self._unwritten_events: list[TimelineEvent] = []
@@ -105,14 +90,9 @@ class Recorder:
         is_lost = number > 0 and bool(self.events) and self.events[0].number > number and is_full
         return found[:limit], is_lost
 
-    def history(self) -> History:
-        """Return the samples of the last hour as series."""
-        samples = [each for each in self._samples if each.at >= time.time() - WINDOW_S]
-        names = {name for each in samples for name in each.services}
-        return History(
-            at=[each.at for each in samples],
-            services={name: _series([each.services.get(name) for each in samples]) for name in sorted(names)},
-        )
+    def samples(self, now: float) -> list[Sample]:
+        """Return the samples of the last hour."""
+        return [each for each in self._samples if each.at >= now - WINDOW_S]
 
     async def _take_samples(self) -> None:
         written_at = trio.current_time()
@@ -144,16 +124,12 @@ class Recorder:
             # Copies, since events may be added meanwhile.
             self._samples_file.append(samples, lambda: tuple(self._samples))
             self._events_file.append(events, lambda: tuple(self.events))
+            self.long.extend(tuple(self._samples))
 
     def _read(self) -> tuple[list[Sample], list[TimelineEvent]]:
         oldest = time.time() - WINDOW_S
         samples = [each for each in self._samples_file.read() if each.at >= oldest]
         return samples, self._events_file.read()[-KEPT_EVENTS:]
-
-
-def _series(points: list[Point | None]) -> Series:
-    names = Point.__struct_fields__
-    return Series(**{name: [None if each is None else getattr(each, name) for each in points] for name in names})
 
 
 def rounded(figure: float | None, digits: int = 2) -> float | None:

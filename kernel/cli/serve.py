@@ -62,7 +62,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 ) from None
             for warning in config.warnings:
                 log.warning("%s", warning)
-            _run(config, listener, read_settings, ephemeral=arguments.ephemeral)
+            _run(config, listener, read_settings, flags_of(arguments), ephemeral=arguments.ephemeral)
     except ConfigError as error:
         raise Usage(str(error)) from None
     except AlreadyHeld as error:
@@ -125,7 +125,9 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
         return
 
 
-def _run(config: Config, listener: socket.socket, read_settings: Callable[[], Config], *, ephemeral: bool) -> None:
+def _run(
+    config: Config, listener: socket.socket, read_settings: Callable[[], Config], flags: Flags, *, ephemeral: bool
+) -> None:
     """Run the kernel. Raises ConfigError, Failed."""
     prestarted = None
     # If this fails, the front starts from scratch later, and the problem is reported then.
@@ -142,10 +144,11 @@ def _run(config: Config, listener: socket.socket, read_settings: Callable[[], Co
     limit_heaps(1)
 
     from kernel.app import run
+    from kernel.cli.settings.editing import Settings
 
     serving = partial(
         run, config, listener, ephemeral=ephemeral, prestarted=prestarted,
-        on_ready=partial(announce, config), read_settings=read_settings,
+        on_ready=partial(announce, config), read_settings=read_settings, settings=Settings(flags, os.environ),
     )  # fmt: skip
     try:
         trio.run(serving)

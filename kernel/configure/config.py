@@ -62,6 +62,20 @@ class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return seconds(self.every) or 0.0
 
 
+class AlertSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[alerts]`: what the operator is told without asking, on the page, as events, and at a webhook."""
+
+    webhook: str = ""
+    """URL that gets each alert as a JSON POST; empty: none. An address of this machine or of a private network must be
+    written as a number, such as `http://127.0.0.1:9093/alerts`."""
+    deaths: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """Deaths of a service within ten minutes that are an alert; 1: each death is."""
+    disk_free_percent: Annotated[float, Meta(ge=0, le=100)] = 5.0
+    """Free part of the data directory's disk below which there is an alert; 0: never."""
+    backup_intervals: Annotated[float, Meta(ge=1, le=1000)] = 2.0
+    """Age of the latest backup, as a multiple of the interval in `[backup]`, that is an alert."""
+
+
 class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[cluster]`: other machines that run stateless services."""
 
@@ -91,6 +105,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[str, ...] = ()
     denied_patterns: tuple[str, ...] = ()
     http: Http | None = Http()
+    alerts: AlertSettings = AlertSettings()
     approvals: ApprovalSettings = ApprovalSettings()
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None

@@ -21,14 +21,15 @@ import trio
 from msgspec import structs
 
 from kernel.chronicle import audit
-from kernel.chronicle.history import Point, Recorder, rounded
+from kernel.chronicle.history import Recorder, rounded
+from kernel.chronicle.samples import Point
 from kernel.chronicle.trends import Trends
 from kernel.configure import token_editing, tokens
 from kernel.configure.config import Config
 from kernel.configure.launch import LaunchConfigs
 from kernel.router.generation import Undecoded, answering
 from kernel.router.ports import LocalHandler
-from kernel.router.record import PREVIEW
+from kernel.router.record import PAGE, PREVIEW, is_work
 from kernel.router.router import Router
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
@@ -104,6 +105,7 @@ class Observation:
     tokens: tokens.LiveTokens
     page_key: str
     status: Callable[[], Awaitable[KernelStatus]] = field(init=False)
+    alerts: Callable[[], list[ops.Alert]] = list
 
     def __post_init__(self) -> None:
         self.recorder = Recorder(self.config.data_dir, self._points)
@@ -114,7 +116,6 @@ class Observation:
         handlers: dict[type[Params[Any]], LocalHandler] = {
             ops.KernelOverview: self._overview,
             ops.KernelCalls: self._calls,
-            ops.KernelHistory: self._history,
             ops.KernelTimeline: self._timeline,
             ops.KernelService: self._service,
             ops.KernelAudit: self._audit,
@@ -178,9 +179,10 @@ class Observation:
             load = loads[each.name]
             figures.append(
                 ops.ProcessFigures(
-                    **{name: getattr(each, name) for name in each.__struct_fields__},
-                    service=service, mount=bool(entry is not None and entry.mount), cpu=load.cpu,
-                    calls_per_s=load.calls_per_s, calls=calls[service].ended, failed=calls[service].failed,
+                    **{name: getattr(each, name) for name in each.__struct_fields__ if name != "in_flight"},
+                    in_flight=self._in_flight(each.name), service=service,
+                    mount=bool(entry is not None and entry.mount), cpu=load.cpu, calls_per_s=load.calls_per_s,
+                    calls=calls[service].ended, failed=calls[service].failed,
                     p50_ms=rounded(p50_ms), p99_ms=rounded(p99_ms),
                 )
             )  # fmt: skip
@@ -189,8 +191,15 @@ class Observation:
             roots=status.roots, read_only_roots=status.read_only_roots, read_only=status.read_only,
             clients=status.clients, kernel_pss_bytes=status.pss_bytes, total_pss_bytes=status.total_pss_bytes,
             kernel_cpu=loads[SERVICE].cpu, backup=status.backup, events=self.recorder.last, services=figures,
-            cluster=status.cluster,
+            cluster=status.cluster, alerts=self.alerts(),
         )  # fmt: skip
+
+    def _in_flight(self, name: str) -> int:
+        """Return how many calls the process works on; those that only wait for news are left out."""
+        if name not in self.supervisor.plan.specs:
+            return 0
+        generation = self.router.lane(name).instances[name].generation
+        return 0 if generation is None else sum(map(is_work, generation.calls.values()))
 
     async def _calls(self, params: ops.KernelCalls, caller: str) -> ops.CallRecords:
         return ops.CallRecords(calls=self.router.calls.find(params), last=self.router.calls.last)
@@ -203,9 +212,6 @@ class Observation:
 
     async def _new_log_lines(self, params: ops.KernelNewLogLines, caller: str) -> ops.NewLogLines:
         return await trio.to_thread.run_sync(new_lines, log_dir(self.config.data_dir), params.positions)
-
-    async def _history(self, params: ops.KernelHistory, caller: str) -> ops.History:
-        return self.recorder.history()
 
     async def _timeline(self, params: ops.KernelTimeline, caller: str) -> ops.Timeline:
         chosen = (each for each in reversed(self.recorder.events) if params.service in ("", each.service))
@@ -301,7 +307,7 @@ class Observation:
             raise Forbidden(f"{operation.name} is not an operation for the operator alone")
         asking = answering.get()
         # A client's page has no more rights than the client.
-        origin = Origin(OPERATOR, grant=None if asking is None else asking.origin.grant)
+        origin = Origin(OPERATOR, peer=PAGE, grant=None if asking is None else asking.origin.grant)
         if is_preview:
             # What a call that waits for an approval would do. A client's dry run would wait for one itself.
             origin = structs.replace(origin, mandate=Mandated(PREVIEW, OPERATOR))

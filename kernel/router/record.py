@@ -25,6 +25,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 import trio
@@ -32,10 +33,11 @@ from msgspec import structs
 
 from kernel.chronicle.audit import AuditEntry, now
 from kernel.router.generation import RoutedCall
+from kernel.router.tool_calls import CallsOfTools
 from proto import keys
 from proto.errors import Executed, InvalidParams, Kind, LinckiaError
 from proto.grants import HTTP, STDIO
-from proto.operation import CLIENT, OPERATOR, Access, Operation, Role
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
 from proto.ops.kernel import BUCKETS_S, OperationFigures
 from proto.ops.observation import CallRecord, KernelCalls
 from proto.origin import Origin
@@ -148,9 +150,29 @@ WINDOW_S, WINDOW_CALLS = 60.0, 512
 """Quantiles cover the calls of the last minute, at most this many."""
 
 
+PAGE = "page"
+"""Peer of the calls that the operator's page makes for itself."""
+
+
+@cache
+def is_wait(name: str, params: type[Params[Any]]) -> bool:
+    """Return whether the operation is a long poll: how long it takes says nothing about the service."""
+    return name.endswith("_wait") or "wait_s" in params.__struct_fields__
+
+
+def is_work(call: RoutedCall) -> bool:
+    """Return whether the figures count the call: somebody asked for it, and it does not only wait for news."""
+    return call.for_client and call.origin.peer != PAGE and not is_wait(call.op.name, call.op.params)
+
+
+def is_of_client(call: RoutedCall) -> bool:
+    """Return whether a client or the operator made the call itself, and not only to wait for news."""
+    return call.origin.caller in (CLIENT, OPERATOR) and is_work(call)
+
+
 @dataclass
 class ServiceCalls:
-    """Calls of one service since the kernel started."""
+    """Calls of one service since the kernel started that count as work."""
 
     ended: int = 0
     failed: int = 0
@@ -178,6 +200,7 @@ class CallLog:
         self.last = 0
         self.services: collections.defaultdict[str, ServiceCalls] = collections.defaultdict(ServiceCalls)
         self.operations: dict[str, OperationFigures] = {}
+        self.tools = CallsOfTools()
         self._recent: collections.deque[CallRecord] = collections.deque(maxlen=RECENT)
         self._slow: collections.deque[CallRecord] = collections.deque(maxlen=RARE)
         self._failed: collections.deque[CallRecord] = collections.deque(maxlen=RARE)
@@ -201,7 +224,9 @@ class CallLog:
         duration_s = max(0.0, now - began)
         queued_s = None if call.sent_at is None else max(0.0, call.sent_at - began)
         failure = outcome.failure if isinstance(outcome, LinckiaError) else None
-        self.services[op.service].add(now, duration_s, failed=failure is not None)
+        if is_work(call):
+            self.services[op.service].add(now, duration_s, failed=failure is not None)
+        self.tools.note(call, duration_s, outcome)
         self._count(call, duration_s, queued_s, failed=failure is not None)
         self.last += 1
         entry = CallRecord(
@@ -221,6 +246,7 @@ class CallLog:
             outcome="ok" if failure is None else failure.kind.value,
             message="" if failure is None else failure.message[:MESSAGE_CHARS],
             deaths=call.deaths,
+            of_client=is_of_client(call),
         )
         self._recent.append(entry)
         if failure is not None:
@@ -258,6 +284,7 @@ class CallLog:
                 asked.operation in ("", each.operation)
                 and asked.service in ("", each.service)
                 and asked.who in ("", each.who)
+                and (each.of_client or not asked.of_clients)
             ):
                 chosen.append(each)
         return chosen

@@ -40,6 +40,16 @@ class ProcessFigures(ServiceStatus, frozen=True, kw_only=True):
     p99_ms: Annotated[float | None, Meta(description="99th percentile of the same")] = None
 
 
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the operator should see to."""
+
+    id: str
+    kind: Annotated[str, Meta(description="death, disk, backup or mount")]
+    subject: Annotated[str, Meta(description="Service that it is about, or kernel")]
+    text: str
+    since: Annotated[float, Meta(description="Unix time, seconds")]
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system at one moment."""
 
@@ -59,6 +69,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     events: Annotated[int, Meta(description="Number of the latest event of the timeline")]
     services: list[ProcessFigures]
     cluster: Annotated[ClusterStatus | None, Meta(description="Null without one")] = None
+    alerts: list[Alert] = []
 
 
 @operator.read("kernel_overview", deadline_s=5)
@@ -85,6 +96,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Annotated[str, Meta(description="ok, or the kind of failure")] = "ok"
     message: str = ""
     deaths: Annotated[int, Meta(description="Processes that died while they handled it")] = 0
+    of_client: Annotated[bool, Meta(description="Whether a client or the operator made it, and not to wait")] = False
 
 
 class CallRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +115,7 @@ class KernelCalls(Params[CallRecords], frozen=True, kw_only=True):
     operation: Annotated[str, Meta(max_length=200, description="Only of this operation")] = ""
     service: Annotated[str, Meta(max_length=64, description="Only of this service")] = ""
     who: Annotated[str, Meta(max_length=200, description="Only of this caller")] = ""
+    of_clients: Annotated[bool, Meta(description="Only calls that clients and the operator made")] = False
     after: Annotated[int, Meta(ge=0, description="Only calls recorded after the call of this number")] = 0
     limit: Limit = 200
 
@@ -143,37 +156,13 @@ class KernelNewLogLines(Params[NewLogLines], frozen=True, kw_only=True):
     positions: dict[str, int] = {}
 
 
-class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one service, one for each time; null while it had no process."""
-
-    cpu: list[float | None]
-    memory_bytes: list[int | None]
-    calls_per_s: list[float | None]
-    failed: list[int | None]
-    queued: list[int | None]
-    p50_ms: list[float | None]
-    p99_ms: list[float | None]
-
-
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The last hour."""
-
-    at: Annotated[list[float], Meta(description="Unix times, in seconds, oldest first")]
-    services: dict[str, Series]
-
-
-@operator.read("kernel_history", deadline_s=5)
-class KernelHistory(Params[History], frozen=True, kw_only=True):
-    """Return the figures of the last hour, also from before the kernel's last start."""
-
-
 class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happened to a service or to the kernel."""
 
     number: int = 0
     at: Annotated[float, Meta(description="Unix time, seconds")] = 0.0
     service: str
-    kind: Annotated[str, Meta(description="started, died, recovered, failed or stopped")]
+    kind: Annotated[str, Meta(description="started, died, recovered, failed, stopped, alert or alert_ended")]
     generation: int = 0
     cause: Annotated[str, Meta(description="Kind of death")] = ""
     text: Annotated[str, Meta(description="Cause in words, with the last line that the process wrote")] = ""

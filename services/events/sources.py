@@ -144,8 +144,9 @@ def _of_change(change: AuditedChange) -> NewEvent:
 
 
 def _of_service(event: TimelineEvent) -> NewEvent:
-    # Its text may hold the last line that the process wrote, which is for the operator.
-    said = {"generation": event.generation, "cause": event.cause, "recovery_ms": event.recovery_ms}
+    # Its text may hold the last line that the process wrote, which is for the operator; that of an alert never does.
+    text = event.text if event.kind.startswith("alert") else ""
+    said = {"message": text, "generation": event.generation, "cause": event.cause, "recovery_ms": event.recovery_ms}
     details = {name: value for name, value in said.items() if value}
     return NewEvent(int(event.at * NS), EventKind.SERVICE, event.service, event.kind, details=details)
 

@@ -78,6 +78,15 @@ def _is_name(text: str) -> bool:
     return bool(text) and not set(text) & set("/:@[]* ")
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is written as a number."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 def is_public(address: Address) -> bool:
     """True if the address, and every address that it stands for, is on the public Internet."""
     return all(
@@ -160,13 +169,21 @@ class Client:
             parsed = _next(parsed, location)
         raise OperationError(f"{url} redirects more than {max_redirects} times", field="url")
 
+    async def post(self, url: str, body: bytes) -> int:
+        """Send JSON, without following redirects; return the status. Raises the same errors as `get`."""
+        sent = {"Content-Type": "application/json"}
+        async with self._hop(parse(url), sent, "POST", body) as response:
+            return response.status_code
+
     async def addresses(self, url: httpx2.URL) -> list[str]:
         """Return the addresses of the URL's host that may be accessed. Raises the same errors as `resolve`."""
         port = url.port or (443 if url.scheme == "https" else 80)
         return await resolve(url.raw_host.decode("ascii"), port, self._allowed)
 
     @contextlib.asynccontextmanager
-    async def _hop(self, url: httpx2.URL, headers: Mapping[str, str]) -> AsyncIterator[httpx2.Response]:
+    async def _hop(
+        self, url: httpx2.URL, headers: Mapping[str, str], method: str = "GET", body: bytes | None = None
+    ) -> AsyncIterator[httpx2.Response]:
         """Yield the response of the first address that accepts a connection."""
         host, addresses = url.raw_host.decode("ascii"), await self.addresses(url)
         sent = {"Host": url.netloc.decode("ascii"), **self._headers, **headers}
@@ -177,7 +194,7 @@ class Client:
             for address in addresses:
                 # The URL has the verified address; the Host header and the certificate check have the host name.
                 at, named = url.copy_with(host=address), {"sni_hostname": host}
-                request = client.build_request("GET", at, headers=sent, extensions=named)
+                request = client.build_request(method, at, headers=sent, content=body, extensions=named)
                 try:
                     response = await client.send(request, stream=True, follow_redirects=False)
                     break

@@ -15,16 +15,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx2
 import msgspec
 import trio
 from msgspec import Meta
 
 from proto.errors import Executed, Forbidden, LinckiaError, MaybeExecuted, OperationError, Timeout, Unavailable
 from proto.ops.documents import change as documents
-from proto.ops.fetch import IssuerKeys, IssuerKeySet
+from proto.ops.fetch import AlertPost, IssuerKeys, IssuerKeySet
 from services.fetch import operations as ops
 from services.fetch import partial as partials
-from services.fetch.client import Allowed, Client, parse
+from services.fetch.client import Allowed, Client, is_address, parse
 from services.fetch.issuer import Issuer
 from services.fetch.partial import Partial
 from services.fetch.receive import Received, receive
@@ -87,6 +88,19 @@ class Fetch:
         if not settings.issuer:
             raise OperationError("no issuer is configured; see [http.oauth]")
         return await Issuer(settings.issuer, settings.jwks_url, settings.allow, USER_AGENT).keys()
+
+    @handles(AlertPost)
+    async def alert_post(self, params: AlertPost, context: Context) -> None:
+        """Send to an address that the operator wrote as a number, wherever it is, or to a public host."""
+        host = parse(params.hook).host
+        is_number = host == "localhost" or is_address(host)
+        client = Client(Allowed([*self._settings.allow, *([host] if is_number else [])]), USER_AGENT)
+        try:
+            status = await client.post(params.hook, params.body)
+        except httpx2.HTTPError as error:
+            raise OperationError(f"{host}: {error or type(error).__name__}") from None
+        if status >= 300:
+            raise OperationError(f"{host} answered {status}")
 
     async def _download(self, params: ops.Download, context: Context) -> ops.Downloaded:
         url = str(parse(params.url))

@@ -33,7 +33,8 @@ def places(kernel: RunningKernel) -> dict[str, str]:
     searched = http.request("POST", "/call/search_everything", {"query": "how do animals regrow"})
     return {
         "system": "processes well",
-        "system/retrieve": "Last hour",
+        "system/retrieve": "Figures",
+        "system/retrieve?span=day": "Last day",
         "system/retrieve/log": "retrieve.log",
         "system/retrieve/calls": "retrieve_search",
         "system/retrieve/setup": "Supervision",
@@ -68,12 +69,17 @@ def places(kernel: RunningKernel) -> dict[str, str]:
         f"documents/compare?path={root}/code/star.py": "1 line added, 1 removed",
         "documents/graph?name=star.py": "SeaStar.regrow",
         "memory": "Deploys happen on Mondays",
+        "mounts": "weather",
+        "mounts/weather": "tokens in each conversation",
+        "mounts/weather/log": "mcp_weather.log",
+        "mounts/weather/definitions": "as they were approved, or first seen",
         "tools": "everything_search",
         "tools/surfaces": "Tokens, about",
         "tools/weather_forecast": "Forecast the weather of a city",
         "admin": "Create a token",
         "admin/backups": "Back up now",
         "admin/doctor": "python",
+        "admin/settings": "events.keep_days",
     }
 
 

@@ -31,7 +31,7 @@ SECRET = (
     "page.key",
     "services/transcripts/transcripts.db*",
     "linckia.toml",
-    "history.jsonl",
+    "history*.jsonl",
     "timeline.jsonl",
     "trends.jsonl",
     "mcp/*",

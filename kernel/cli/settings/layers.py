@@ -18,7 +18,14 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from kernel.configure.config import REST_AFTER_S, AuditSettings, BackupSettings, ClusterSettings, ConfigError
+from kernel.configure.config import (
+    REST_AFTER_S,
+    AlertSettings,
+    AuditSettings,
+    BackupSettings,
+    ClusterSettings,
+    ConfigError,
+)
 from proto.json_types import Layer
 from proto.manifest import ShortTable
 from proto.suggestions import nearest
@@ -78,6 +85,7 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each service in use has a standby process that replaces it when it dies."""
     rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
     """Seconds without a call after which a service that only answers calls has no process; 0: it always has one."""
+    alerts: AlertSettings = AlertSettings()
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
     """The schedule of backups; null: no backups are made."""
@@ -263,10 +271,10 @@ def _put(layer: Layer, where: tuple[str, ...], origin: str, read: Callable[[str]
         layer[where[-1]] = value
 
 
-def from_file(path: Path) -> Layer:
-    """Return the layer in a file. Raises ConfigError."""
+def from_file(path: Path, text: str | None = None) -> Layer:
+    """Return the layer in a file, or in what is to be its `text`. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
         raw = _yaml(path, text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error

@@ -29,6 +29,7 @@ from kernel.cli.settings.layers import (
 from kernel.cli.settings.mount_settings import Mounts
 from kernel.configure import denied_paths, manifests
 from kernel.configure.config import (
+    AlertSettings,
     AuditSettings,
     BackupSettings,
     ClusterSettings,
@@ -67,16 +68,22 @@ MIN_BACKUP_S = 60
 PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s", "only_mounts")
 """Settings that are used as they are written."""
 
-TABLES = ("audit", "chaos")
+TABLES = ("alerts", "audit", "chaos")
 """Tables whose settings are merged one by one."""
+
+
+_NO_TEXTS: Mapping[Path, str] = {}
 
 
 def _models(services: Mapping[str, Layer], of: Manifest, environment: Mapping[str, str]) -> tuple[str, ...]:
     return model_folders(services.get(of.models_of, {}), environment)
 
 
-def load(flags: Flags, environment: Mapping[str, str]) -> Config:
-    """Return the settings in force. Raises ConfigError, which names the setting and its origin."""
+def load(flags: Flags, environment: Mapping[str, str], texts: Mapping[Path, str] = _NO_TEXTS) -> Config:
+    """Return the settings in force, or those that would be with other `texts` of files.
+
+    Raises ConfigError, which names the setting and its origin.
+    """
     data_dir = find_data_dir(flags.data_dir, environment)
     roots: dict[Path, str] = {}
     prompts: Layer = {}
@@ -97,7 +104,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     # If a client could write there, the kernel would run its code.
     denied += [folder for each in packages for folder in each.folders]
     warnings: list[str] = []
-    for origin, folder, raw in _layers(data_dir, flags, environment, found, warnings):
+    for origin, folder, raw in layers_of(data_dir, flags, environment, found, warnings, texts):
         settings = check(raw, origin)
         if "roots" in raw:
             roots = _roots(settings.roots, folder, origin)
@@ -140,6 +147,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied_patterns=tuple(patterns),
         http=served,
         approvals=_approvals(services.get(approvals.SERVICE, {})),
+        alerts=_alerts(msgspec.convert(tables["alerts"], AlertSettings)),
         audit=msgspec.convert(tables["audit"], AuditSettings),
         backup=backup,
         chaos_module=_injector(msgspec.convert(tables["chaos"], ChaosSettings)),
@@ -167,6 +175,19 @@ def _approvals(table: Layer) -> ApprovalSettings:
         raise ConfigError(f"settings: {approvals.SERVICE}.{name}: {what[0].lower()}{what[1:]}") from None
 
 
+def _alerts(alerts: AlertSettings) -> AlertSettings:
+    """Return `[alerts]` after checking its URL. Raises ConfigError."""
+    try:
+        url = urllib.parse.urlsplit(alerts.webhook)
+        is_right = url.scheme in ("http", "https") and bool(url.hostname) and not url.fragment and url.port != 0
+    except ValueError:
+        is_right = False
+    if alerts.webhook and not is_right:
+        # It is not quoted, as its path may be a secret.
+        raise ConfigError("settings: alerts.webhook must be an http or https URL without a fragment")
+    return alerts
+
+
 def _injector(chaos: ChaosSettings) -> str | None:
     """Return the module that injects faults, if any. Raises ConfigError."""
     if chaos.module is not None and not chaos.allowed:
@@ -192,19 +213,24 @@ def _cluster(cluster: Layer) -> ClusterSettings | None:
     return msgspec.convert(cluster, ClusterSettings)
 
 
-def _layers(
-    data_dir: Path, flags: Flags, environment: Mapping[str, str], found: Collection[Manifest], warnings: list[str]
+def layers_of(
+    data_dir: Path,
+    flags: Flags,
+    environment: Mapping[str, str],
+    found: Collection[Manifest],
+    warnings: list[str],
+    texts: Mapping[Path, str] = _NO_TEXTS,
 ) -> Iterator[tuple[str, Path, Layer]]:
     """Yield each layer with its origin and the folder for its relative paths; the last takes precedence.
 
     `warnings` gets what was ignored.
     """
     tables = {each.name: each.table for each in found if each.table is not None}
-    files = [path for name in FILE_NAMES if (path := data_dir / name).exists()]
+    files = [path for name in FILE_NAMES if (path := data_dir / name).exists() or path in texts]
     if named := flags.config_file or environment.get("LINCKIA_CONFIG"):
         files.append(Path(named).expanduser().absolute())
     for path in files:
-        yield str(path), path.parent, with_short_tables(from_file(path), tables, str(path))
+        yield str(path), path.parent, with_short_tables(from_file(path, texts.get(path)), tables, str(path))
     for name in flags.mcp_files:
         from kernel.cli.servers import client_files  # Rarely needed, and the import would slow down every start.
 

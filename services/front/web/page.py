@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
-from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-import trio
 from msgspec import structs
 from starlette import routing
 from starlette.requests import ClientDisconnect, Request
@@ -26,14 +24,15 @@ from starlette.responses import Response, StreamingResponse
 from proto.errors import Forbidden, Kind, LinckiaError
 from proto.json_types import JsonObject
 from proto.operation import ALL, CLIENT, SURFACES, Operation, Role, Route, operation_of
-from proto.ops.observation import KernelOverview, KernelPageCall
+from proto.ops.observation import KernelPageCall
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.front import OWN, SERVICE
+from proto.wire.front import SERVICE
 from services.front.composite.run import Composites
 from services.front.gateway import Gateway
 from services.front.transport.access import OPEN_FOLDER, ORIGIN
 from services.front.transport.fair_limits import FairLimits
+from services.front.web.live import Live
 from services.front.web.routes import failed, json_object, json_response, read_body
 from services.runtime.dispatch import Dispatcher
 
@@ -41,9 +40,6 @@ KEY_HEADER: Final = "linckia-key"
 TRACE_HEADER: Final = "linckia-trace"
 
 SITE: Final = Path(__file__).with_name("site")
-LIVE_S: Final = 1.5
-"""Interval of the live figures."""
-
 CHARACTERS_A_TOKEN: Final = 4
 """Usual ratio for English and JSON, to estimate what a list of tools costs a model."""
 
@@ -78,65 +74,6 @@ def _file(name: str, data: bytes) -> _File:
     media_type = types.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     text = "; charset=utf-8" if media_type.startswith("text/") else ""
     return _File(data, media_type + text, f'"{hashlib.sha256(data).hexdigest()[:32]}"')
-
-
-class Live:
-    """The live figures: asks the kernel once per interval, however many pages are open, and not at all without one."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._key = ""
-        self._readers: set[trio.MemorySendChannel[bytes]] = set()
-        self._wanted = trio.Event()
-        self._is_closed = False
-
-    async def run(self) -> None:
-        """Send figures to the readers until cancelled."""
-        while True:
-            await self._wanted.wait()
-            while self._readers:
-                event = await self._event()
-                for reader in tuple(self._readers):
-                    try:
-                        reader.send_nowait(event)
-                    except trio.WouldBlock:
-                        # A page that does not read gets the next figures once it does.
-                        continue
-                await trio.sleep(LIVE_S)
-            self._wanted = trio.Event()
-
-    async def _event(self) -> bytes:
-        try:
-            found = await self.ask(self._key, OWN)
-        except LinckiaError as error:
-            return b"event: failure\ndata: %b\n\n" % msgspec.json.encode({"error": str(error)})
-        return b"event: overview\ndata: %b\n\n" % msgspec.json.encode(found)
-
-    async def ask(self, key: str, origin: Origin) -> object:
-        """Return the current figures. Raises Forbidden: the key is wrong."""
-        call = KernelPageCall(operation=operation_of(KernelOverview).name, key=key)
-        return await self._dispatcher.call(operation_of(KernelPageCall), call, origin=origin)
-
-    async def events(self, key: str) -> AsyncIterator[bytes]:
-        """Yield server-sent events until the front ends. The caller has checked the key."""
-        self._key = key
-        send, receive = trio.open_memory_channel[bytes](1)
-        self._readers.add(send)
-        self._wanted.set()
-        try:
-            if self._is_closed:
-                return
-            async for event in receive:
-                yield event
-        finally:
-            self._readers.discard(send)
-
-    def close(self) -> None:
-        """End all streams."""
-        self._is_closed = True
-        for reader in tuple(self._readers):
-            reader.close()
-        self._readers.clear()
 
 
 class Page:

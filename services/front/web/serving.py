@@ -37,7 +37,8 @@ from services.front.transport.oauth import ResourceServer
 from services.front.transport.session_ids import SessionIds
 from services.front.web import metrics, routes
 from services.front.web.events import EventStreams
-from services.front.web.page import Live, Page
+from services.front.web.live import Live
+from services.front.web.page import Page
 
 TRANSCRIPTS = "transcripts"
 

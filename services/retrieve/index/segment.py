@@ -296,6 +296,8 @@ def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
     """
     count, dimensions = rows.shape
     _one_thread()
+    rotation: faiss.VectorTransform
+    codes: faiss.Index
     if dimensions <= FAST_DIMENSIONS:
         rotation = faiss.RandomRotationMatrix(dimensions, dimensions)
         codes = faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_INNER_PRODUCT)

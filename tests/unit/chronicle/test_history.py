@@ -10,8 +10,9 @@ import pytest
 import trio
 
 from kernel.chronicle import history
-from kernel.chronicle.history import Point, Recorder
+from kernel.chronicle.history import Recorder
 from kernel.chronicle.line_file import LineFile
+from kernel.chronicle.samples import Point, Sample, history_of
 from proto.ops.observation import TimelineEvent
 
 POINT = Point(0.5, 1024, 2.0, 0, 1, 3.0, 9.0)
@@ -31,7 +32,7 @@ async def test_a_new_kernel_continues_the_old_ones_figures_and_events(
     await recorded(Recorder(tmp_path, lambda: {"echo": POINT}), history.INTERVAL_S * 3 + 1)
     again = Recorder(tmp_path, lambda: {"echo": POINT, "yaml": POINT})
     await recorded(again, history.INTERVAL_S + 1)
-    found = again.history()
+    found = history_of(again.samples(time.time()))
     assert len(found.at) == 4
     assert found.at == sorted(found.at)
     assert found.services["echo"].cpu == [0.5] * 4
@@ -64,14 +65,14 @@ async def test_number_of_an_event_that_a_killed_kernel_did_not_write_is_not_used
 
 
 async def test_old_samples_and_half_lines_are_left_out(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    old = history.Sample(time.time() - history.WINDOW_S - 60, {"echo": POINT})
-    new = history.Sample(time.time() - 60, {"echo": POINT})
-    LineFile(tmp_path / "history.jsonl", history.Sample, history.MAX_BYTES).append([old, new], list)
+    old = Sample(time.time() - history.WINDOW_S - 60, {"echo": POINT})
+    new = Sample(time.time() - 60, {"echo": POINT})
+    LineFile(tmp_path / "history.jsonl", Sample, history.MAX_BYTES).append([old, new], list)
     with (tmp_path / "history.jsonl").open("ab") as file:
         file.write(b'{"at": 12')
     recorder = Recorder(tmp_path, dict)
     await recorded(recorder, 0.1)
-    assert recorder.history().at == [new.at]
+    assert [each.at for each in recorder.samples(time.time())] == [new.at]
 
 
 async def test_the_files_are_bounded(
@@ -100,7 +101,7 @@ async def test_a_folder_that_cannot_be_written_to_costs_only_the_file(
     (tmp_path / "timeline.jsonl").mkdir()
     recorder = Recorder(tmp_path, lambda: {"echo": POINT})
     await recorded(recorder, history.INTERVAL_S + 1)
-    assert len(recorder.history().at) == 1
+    assert len(recorder.samples(time.time())) == 1
     assert recorder.events[-1].kind == "died"
 
 

@@ -8,13 +8,16 @@ import msgspec
 import pytest
 import trio
 
+from kernel.control.page_operations import KernelHistory
 from kernel.router import record as calls
 from kernel.router.generation import RoutedCall
 from kernel.router.record import CallLog
 from proto.errors import Unavailable
 from proto.operation import Params, operation_of
 from proto.ops.kernel import BUCKETS_S
-from proto.ops.observation import KernelCalls, KernelHistory
+from proto.ops.observation import KernelCalls
+from proto.ops.tasks import TaskWait
+from proto.ops.watch import WatchChanges
 from proto.origin import Origin
 from proto.wire.frames import new_trace, parent_span, trace_id
 from tests.unit.router.ops import Relay, Say
@@ -24,7 +27,9 @@ CLIENTS_SPAN = "00f067aa0ba902b7"
 
 def call(params: type[Params[Any]], began: float, **more: Any) -> RoutedCall:
     """A call that began at this time of trio's clock."""
-    origin = Origin(more.pop("caller", "client"), trace=more.pop("trace", None) or new_trace())
+    origin = Origin(
+        more.pop("caller", "client"), peer=more.pop("peer", ""), trace=more.pop("trace", None) or new_trace()
+    )
     given: dict[str, Any] = {"origin": origin, "limit_s": 10.0, **more}
     return RoutedCall(op=operation_of(params), params=b"", deadline=began + 10, done=lambda outcome: None, **given)
 
@@ -76,6 +81,22 @@ async def test_quantiles_cover_the_last_minute(autojump_clock: trio.testing.Mock
     assert log.services["speaker"].quantiles_ms(trio.current_time()) == pytest.approx((50, 99))
     await trio.sleep(calls.WINDOW_S + 1)
     assert log.services["speaker"].quantiles_ms(trio.current_time()) == (None, None)
+
+
+async def test_figures_leave_out_waits_and_calls_of_services_and_the_page(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log = CallLog()
+    for asked in (WatchChanges, TaskWait):
+        log.note(call(asked, trio.current_time() - 600), b"")
+    log.note(call(Say, trio.current_time() - 600, caller="relay", for_client=False), b"")
+    log.note(call(Say, trio.current_time() - 600, caller="operator", peer=calls.PAGE), b"")
+    log.note(call(Say, trio.current_time() - 0.01, caller="relay", for_client=True), b"")
+    log.note(call(Say, trio.current_time() - 0.01), b"")
+    assert sum(each.ended for each in log.services.values()) == 2
+    assert log.services["speaker"].quantiles_ms(trio.current_time()) == pytest.approx((10, 10))
+    assert [each.number for each in log.find(KernelCalls(of_clients=True))] == [6]
+    assert len(log.find(KernelCalls())) == 6
 
 
 async def test_buckets_count_each_call_once(autojump_clock: trio.testing.MockClock) -> None:

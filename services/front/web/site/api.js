@@ -104,6 +104,24 @@ export async function file(path) {
   return (await request("api/content?path=" + encodeURIComponent(path))).blob();
 }
 
+// What is known with the changes that the kernel sent: objects are merged, null removes a member.
+function merged(known, changes) {
+  const found = { ...known };
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null) delete found[name];
+    else if (value && typeof value === "object" && !Array.isArray(value) && known[name]) found[name] = merged(known[name], value);
+    else found[name] = value;
+  }
+  return found;
+}
+
+const listed = (known) => ({ ...known, services: Object.values(known.services) });
+
+// The kernel does not repeat how long something has been up: it grows with the clock.
+function aged(one, seconds) {
+  return one.uptime_s == null ? one : { ...one, uptime_s: one.uptime_s + seconds };
+}
+
 // Reads a stream of server-sent events until the returned function is called, and connects again when it ends. `on` gets
 // the name and the data of each event, `failed` errors; a client that may not read it is not connected again.
 function stream(path, options, on, failed) {
@@ -154,8 +172,16 @@ function stream(path, options, on, failed) {
 
 // Follows the live figures until the returned function is called. `on` gets {overview} or {error, status}.
 export function live(on) {
-  return stream("live", { headers: { "Linckia-Key": session.key } },
-    (name, data) => on(name === "overview" ? { overview: data } : { error: data.error, status: 0 }), on);
+  let known = null;
+  return stream("live", { headers: { "Linckia-Key": session.key } }, (name, data) => {
+    if (name === "overview") known = data;
+    else if (name === "changes") {
+      const seconds = data.at - known.at;
+      const grown = { ...aged(known, seconds), services: Object.fromEntries(Object.entries(known.services).map(([service, each]) => [service, aged(each, seconds)])) };
+      known = { ...merged(grown, data.changes), at: data.at };
+    } else return on({ error: data.error, status: 0 });
+    return on({ overview: listed(known) });
+  }, on);
 }
 
 // Follows what happens from now on until the returned function is called, or `on` returns false. It costs nothing while

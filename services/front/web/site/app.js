@@ -1,5 +1,6 @@
 // The frame of the page: sign-in, navigation, and the live figures for the views.
 import { createContext, html, render, useContext, useEffect, useRef, useState } from "./lib.js";
+import { Alerts } from "./alerts.js";
 import { live, session } from "./api.js";
 import { notifies, useNotices, waitingIn } from "./notices.js";
 import { SearchField, Views } from "./search_field.js";
@@ -120,6 +121,7 @@ function App({ all }) {
     </header>
     ${state.error && html`<p class="banner error" role="alert">${state.status === 403
       ? `${state.error}. Until then, this page has a client's access only.` : state.error}</p>`}
+    <${Alerts} alerts=${state.overview?.alerts} />
     <main id="content" ref=${heading}>${view && html`<${view.View} key=${view.name} parts=${parts} parameters=${parameters} />`}</main>
   <//><//>`;
 }

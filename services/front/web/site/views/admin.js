@@ -1,17 +1,19 @@
-// Tokens, backups, and the findings of `linckia doctor`.
+// Tokens, backups, the findings of `linckia doctor`, and the settings.
 import { html, useState } from "../lib.js";
 import { operator, operations } from "../api.js";
 import { useLive } from "../app.js";
+import { Settings } from "../settings.js";
 import { Action, Facts, Loaded, Nothing, Table, Tabs, Time, Title, span, useWork } from "../ui.js";
 
 export const title = "Administration";
 export const order = 90;
 
-const TABS = [["#/admin", "Tokens"], ["#/admin/backups", "Backups"], ["#/admin/doctor", "Doctor"]];
+const TABS = [["#/admin", "Tokens"], ["#/admin/backups", "Backups"], ["#/admin/doctor", "Doctor"], ["#/admin/settings", "Settings"]];
 
-export function View({ parts: [part = ""] }) {
+export function View({ parts: [part = ""], parameters }) {
   return html`<${Title}>Administration<//><${Tabs} label="Parts of the administration" tabs=${TABS} current=${part ? `#/admin/${part}` : "#/admin"} />
-    ${part === "" && html`<${Tokens} />`}${part === "backups" && html`<${Backups} />`}${part === "doctor" && html`<${Doctor} />`}`;
+    ${part === "" && html`<${Tokens} />`}${part === "backups" && html`<${Backups} />`}${part === "doctor" && html`<${Doctor} />`}
+    ${part === "settings" && html`<${Settings} ...${parameters} />`}`;
 }
 
 function Tokens() {

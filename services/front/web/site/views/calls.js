@@ -1,9 +1,9 @@
 // Calls that have ended, the waterfall of one trace, and the audit log.
-import { html, useState } from "../lib.js";
+import { html, useRef, useState } from "../lib.js";
 import { operator } from "../api.js";
 import { useLive } from "../app.js";
 import { Waterfall } from "../charts.js";
-import { Loaded, Nothing, Select, Table, Tabs, Time, Title, go, ms, useWork } from "../ui.js";
+import { Loaded, Nothing, Select, Table, Tabs, Time, Title, go, ms, number, useWork } from "../ui.js";
 
 export const title = "Calls";
 export const order = 20;
@@ -30,23 +30,41 @@ const COLUMNS = [
     ${row.message && html`${" "}<span class="quiet">${row.message}</span>`}` },
 ];
 
-function Calls({ kind, operation = "", who = "", service = "" }) {
+const MOST = 200;
+
+// The latest calls; once they are known, only later ones are asked for.
+function useCalls(asked, round) {
+  const known = useRef({});
+  const identity = JSON.stringify(asked);
+  return useWork(async () => {
+    const before = known.current.identity === identity ? known.current : { calls: [], last: 0 };
+    const { calls, last } = await operator("kernel_calls", { ...asked, after: before.last, limit: MOST });
+    // After a restart of the kernel, numbers begin anew.
+    if (last < before.last) known.current = { identity, ...(await operator("kernel_calls", { ...asked, limit: MOST })) };
+    else known.current = { identity, last, calls: [...calls, ...before.calls].slice(0, MOST) };
+    return known.current;
+  }, [identity, round]);
+}
+
+function Calls({ kind, operation = "", who = "", service = "", all = "" }) {
   const { overview } = useLive();
   const [paused, pause] = useState(false);
-  // New calls appear with the live figures.
-  const round = paused ? 0 : Math.floor((overview?.at ?? 0) / 3);
-  const work = useWork(() => operator("kernel_calls", { kind, operation, who, service, limit: 200 }), [kind, operation, who, service, round]);
+  // New calls appear with the live figures, which count the calls of clients.
+  const counted = (overview?.services || []).reduce((sum, each) => sum + each.calls, 0);
+  const round = paused ? "" : all ? Math.floor((overview?.at ?? 0) / 5) : `${counted}.${overview?.pid}`;
+  const work = useCalls({ kind, operation, who, service, of_clients: !all }, round);
   const path = kind === "recent" ? "/calls" : `/calls/${kind}`;
-  const set = (name) => (value) => go(path, { operation, who, service, [name]: value });
+  const set = (name) => (value) => go(path, { operation, who, service, all, [name]: value });
   const names = (of, chosen) =>
     [["", "all"], ...[...new Set([...(work.value?.calls || []).map(of), chosen])].filter(Boolean).sort().map((each) => [each, each])];
   return html`<div class="row">
+      <${Select} label="Calls" value=${all} options=${[["", "of clients"], ["yes", "all, also of services"]]} onChange=${set("all")} />
       <${Select} label="Operation" value=${operation} options=${names((call) => call.operation, operation)} onChange=${set("operation")} />
       <${Select} label="Service" value=${service} options=${names((call) => call.service, service)} onChange=${set("service")} />
       <${Select} label="Client" value=${who} options=${names((call) => call.who, who)} onChange=${set("who")} />
       <label><input type="checkbox" checked=${paused} onChange=${() => pause(!paused)} /> Pause</label></div>
-    <${Loaded} work=${work}>${({ calls, last }) => html`<p class="quiet">${calls.length} shown; ${last} recorded since the kernel started.</p>
-      <${Table} caption="Calls" rows=${calls} keyOf=${(row) => row.number} empty="None." columns=${COLUMNS} />`}<//>`;
+    <${Loaded} work=${work}>${({ calls, last }) => html`<p class="quiet">${calls.length} shown; ${number(last)} recorded since the kernel started.</p>
+      <${Table} caption="Calls" rows=${calls} keyOf=${(row) => row.number} empty=${all ? "None." : "No client has called. Choose all to see what services ask of each other."} columns=${COLUMNS} />`}<//>`;
 }
 
 function Trace({ trace }) {

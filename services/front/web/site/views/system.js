@@ -1,21 +1,21 @@
 // The supervision tree: what runs, how it does, what died, and the control of services.
-import { html, useEffect, useState } from "../lib.js";
+import { html } from "../lib.js";
 import { operator } from "../api.js";
 import { useLive } from "../app.js";
-import { Chart, Sparkline } from "../charts.js";
+import { Sparkline } from "../charts.js";
+import { Definitions } from "../definitions.js";
 import {
-  Action, Facts, Json, Loaded, Nothing, State, Table, Tabs, Time, Title, UNKNOWN, bytes, ms, number, percent, plural, span, useWork,
+  Action, Facts, Json, Loaded, Nothing, Select, State, Table, Tabs, Time, Title, UNKNOWN, bytes, go, ms, number, percent, plural, span, useWork,
 } from "../ui.js";
+import { Charts, Controls, Log, SPANS, control, useHistory } from "../watching.js";
 
 export const title = "System";
 export const order = 10;
 
-export function View({ parts }) {
-  return parts[0] ? html`<${Service} key=${parts[0]} name=${parts[0]} tab=${parts[1] || "overview"} />` : html`<${Overview} />`;
+export function View({ parts, parameters: { span: time = "hour" } }) {
+  return parts[0] ? html`<${Service} key=${parts[0]} name=${parts[0]} tab=${parts[1] || "overview"} time=${time} />` : html`<${Overview} time=${time} />`;
 }
 
-const VERBS = { restart: "Restart", start: "Start", stop: "Stop" };
-const control = (name, what) => async () => (await operator(`kernel_${what}`, { service: name })).message;
 const memory = (row) => row.pss_bytes ?? row.rss_bytes;
 const deaths = (row) => Object.values(row.deaths).reduce((sum, count) => sum + count, 0);
 
@@ -26,41 +26,40 @@ function note(row) {
   return parts.filter(Boolean).join("; ");
 }
 
-const columns = (history) => [
+const columns = (history, time) => [
   { key: "name", title: "Service", cell: (row) => html`<a href=${`#/system/${row.name}`}>${row.name}</a>
     ${row.mount && html`${" "}<span class="badge">mounted</span>`}` },
   { key: "state", title: "State", cell: (row) => html`<${State} state=${row.state} />` },
-  { key: "generation", title: "Gen.", right: true, wide: true },
   { key: "memory", title: "Memory", right: true, value: memory, cell: (row) => bytes(memory(row)) },
   { key: "cpu", title: "CPU", right: true, cell: (row) => percent(row.cpu) },
+  { key: "hour", title: `CPU, ${Object.fromEntries(SPANS)[time].toLowerCase()}`, wide: true, value: (row) => row.cpu, cell: (row) => html`<${Hour} history=${history} name=${row.name} />` },
   { key: "in_flight", title: "In flight", right: true, wide: true, cell: (row) => row.in_flight + (row.queued ? ` + ${row.queued} queued` : "") },
-  { key: "calls_per_s", title: "Calls/s", right: true, cell: (row) => number(row.calls_per_s, 1) },
+  { key: "calls_per_s", title: "Calls/s", right: true, wide: true, cell: (row) => number(row.calls_per_s, 1) },
   { key: "p50_ms", title: "p50", right: true, wide: true, cell: (row) => ms(row.p50_ms) },
   { key: "p99_ms", title: "p99", right: true, wide: true, cell: (row) => ms(row.p99_ms) },
-  { key: "hour", title: "CPU, last hour", wide: true, value: (row) => row.cpu, cell: (row) => html`<${Hour} history=${history} name=${row.name} />` },
-  { key: "deaths", title: "Deaths", right: true, value: deaths, cell: (row) => deaths(row) || "" },
+  { key: "deaths", title: "Deaths", right: true, wide: true, value: deaths, cell: (row) => deaths(row) || "" },
   { key: "note", title: "Note", wide: true, value: note, cell: (row) => html`<span class="quiet">${note(row)}</span>` },
   { key: "act", cell: (row) => html`<${Action} label=${`Restart ${row.name}`} act=${control(row.name, "restart")}
       confirm=${`Restart ${row.name}? Calls in flight are finished first, and later ones wait.`}>Restart<//>` },
 ];
+
+// Resting services take one line, which unfolds.
+function Services({ services, history, time }) {
+  const resting = services.filter((each) => each.state === "resting");
+  const table = (caption, rows) => html`<${Table} caption=${caption} columns=${columns(history, time)} rows=${rows} keyOf=${(row) => row.name} empty="None runs." />`;
+  return html`${table("Services", services.filter((each) => each.state !== "resting"))}
+    ${resting.length > 0 && html`<details><summary>${number(resting.length)} resting: ${resting.map((each) => each.name).join(", ")}</summary>
+      <p class="quiet">They have no process until the next call.</p>${table("Resting services", resting)}</details>`}`;
+}
 
 function Hour({ history, name }) {
   const series = history?.services[name];
   return series ? html`<${Sparkline} at=${history.at} values=${series.cpu} label=${`CPU of ${name}`} format=${percent} least=${0.1} />` : UNKNOWN;
 }
 
-function useHistory() {
-  const work = useWork(() => operator("kernel_history"), []);
-  useEffect(() => {
-    const timer = setInterval(work.again, 15_000);
-    return () => clearInterval(timer);
-  }, []);
-  return work.value;
-}
-
-function Overview() {
+function Overview({ time }) {
   const { overview, status } = useLive();
-  const history = useHistory();
+  const { history } = useHistory({ span: time, figures: ["cpu"] });
   if (!overview)
     return html`<${Title}>System<//>${status === 403 ? html`<${Nothing}>This view needs the address that <code>linckia status</code> shows.<//>`
       : html`<p class="quiet" role="status">Waiting for the kernel…</p>`}`;
@@ -83,7 +82,8 @@ function Overview() {
     <p class="quiet">Linckia ${overview.version}, process ${overview.pid}, up ${span(overview.uptime_s)};
       ${" "}${plural(overview.clients, "client")} over stdio. Data: <code>${overview.data_dir}</code>. Roots: ${overview.roots.length
         ? overview.roots.map((root) => html`<code key=${root}>${root}</code>${overview.read_only_roots.includes(root) ? " (read only) " : " "}`) : "none"}</p>
-    <${Table} caption="Services" columns=${columns(history)} rows=${services} keyOf=${(row) => row.name} />
+    <div class="row"><${Select} label="Time of the charts" value=${time} options=${SPANS} onChange=${(value) => go("/system", { span: value })} /></div>
+    <${Services} services=${services} history=${history} time=${time} />
     ${overview.cluster && html`<${Cluster} cluster=${overview.cluster} />`}
     ${backlogs.length > 0 && html`<h2>Background work</h2><${Table} caption="Background work" keyOf=${(row) => row.service + row.work} rows=${backlogs} columns=${[
       { key: "service", title: "Service" }, { key: "work", title: "Work" },
@@ -97,7 +97,7 @@ function Overview() {
         <h2><a href=${`#/system/${each.name}`}>${each.name}</a> <${State} state=${each.state} /></h2>
         <${Facts} facts=${Object.fromEntries(Object.entries(each.info).filter(([name]) => name !== "confined"))} />
         <a href=${`#/tools?service=${encodeURIComponent(each.name)}`}>Its tools</a>,
-        ${" "}<a href=${`#/system/${each.name}/definitions`}>changes of its definitions</a></li>`)}</ul>`
+        ${" "}<a href=${`#/mounts/${encodeURIComponent(each.name)}`}>more</a></li>`)}</ul>`
       : html`<${Nothing}>None. Add yours with <code>linckia mcp import</code>.<//>`}</section></div>`;
 }
 
@@ -127,16 +127,15 @@ function Events({ newest, service = "" }) {
     ]} />`}<//>`;
 }
 
-function Service({ name, tab }) {
+function Service({ name, tab, time }) {
   const { overview } = useLive();
   const one = overview?.services.find((each) => each.name === name);
   const base = `#/system/${name}`;
   const tabs = [["overview", "Overview"], ["log", "Log"], ["calls", "Calls"], ["setup", "Settings and walls"], ...(one?.mount ? [["definitions", "Definitions"]] : [])];
   return html`<p><a href="#/system">System</a></p><${Title}>${name}<//>
-    <div class="row"><${State} state=${one?.state || ""} /> ${Object.entries(VERBS).map(([what, verb]) => html`
-      <${Action} key=${what} label=${`${verb} ${name}`} confirm=${`${verb} ${name}?`} act=${control(name, what)}>${verb}<//>`)}</div>
+    <div class="row"><${State} state=${one?.state || ""} /> <${Controls} name=${name} /></div>
     <${Tabs} label=${`Parts of ${name}`} current=${`${base}/${tab}`} tabs=${tabs.map(([id, label]) => [`${base}/${id}`, label])} />
-    ${tab === "overview" && html`<${Figures} one=${one} name=${name} events=${overview?.events} />`}
+    ${tab === "overview" && html`<${Figures} one=${one} name=${name} events=${overview?.events} time=${time} />`}
     ${tab === "log" && html`<${Log} name=${name} />`}
     ${tab === "calls" && html`<${Calls} name=${one?.service || name} />`}
     ${tab === "setup" && html`<${Setup} name=${name} />`}
@@ -151,53 +150,14 @@ function told({ gpu, ...info }) {
   return { ...info, GPU: [`${index} ${name}`, `${bytes(used_bytes)} of ${bytes(total_bytes)}`, ...more].filter(Boolean).join(", ") };
 }
 
-function Figures({ one, name, events }) {
-  const history = useHistory();
-  const series = history?.services[name];
+function Figures({ one, name, events, time }) {
   return html`${one && html`<${Facts} facts=${{
       process: one.pid ?? "none", generation: one.generation, up: span(one.uptime_s), memory: bytes(memory(one)), CPU: percent(one.cpu),
       standby: one.standby_pid ? `process ${one.standby_pid}` : "none", "in flight": one.in_flight, queued: one.queued, calls: number(one.calls), failed: number(one.failed),
       "median / p99": `${ms(one.p50_ms)} / ${ms(one.p99_ms)}`, "last recovery": ms(one.recovery_ms),
       deaths: Object.entries(one.deaths).map(([cause, count]) => `${cause} ${count}`).join(", ") || "none", note: note(one), ...told(one.info) }} />`}
-    <h2>Last hour</h2>
-    ${!series ? html`<${Nothing}>The first figures come 15 seconds after the start.<//>` : html`<div class="columns">
-      <${Chart} at=${history.at} values=${series.cpu} label="CPU" format=${percent} />
-      <${Chart} at=${history.at} values=${series.memory_bytes} label="Resident memory" format=${bytes} />
-      <${Chart} at=${history.at} values=${series.calls_per_s} label="Calls per second" format=${(value) => number(value, 1)} />
-      <${Chart} at=${history.at} values=${series.p99_ms} label="p99" format=${ms} /></div>`}
+    <${Charts} name=${name} span=${time} onSpan=${(value) => go(`/system/${name}`, { span: value })} />
     <h2>Deaths and recoveries</h2><${Events} newest=${events} service=${name} />`;
-}
-
-function Log({ name }) {
-  const [lines, setLines] = useState(200);
-  const [level, setLevel] = useState("all");
-  const [text, setText] = useState("");
-  const work = useWork(() => operator("kernel_logs", { service: name, lines }), [name, lines]);
-  useEffect(() => {
-    const timer = setInterval(work.again, 3000);
-    return () => clearInterval(timer);
-  }, []);
-  const fits = (line) => (level === "all" || line.toLowerCase().includes(level)) && line.toLowerCase().includes(text.toLowerCase());
-  const choice = (label, value, options, set) => html`<label>${label} <select value=${value} onChange=${(event) => set(event.target.value)}>
-    ${options.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>`;
-  return html`<div class="row">${choice("Level", level, ["all", "error", "warning", "info", "debug"], setLevel)}
-      <input class="grow" type="search" aria-label="Text or trace" placeholder="Text or trace" value=${text} onInput=${(event) => setText(event.target.value)} />
-      ${choice("Lines", lines, [200, 1000, 5000], (value) => setLines(Number(value)))}</div>
-    <${Loaded} work=${work}>${(log) => html`<p class="quiet"><code>${log.path}</code></p>
-      <pre tabindex="0" aria-label="Log">${log.lines.filter(fits).map(inWords).join("\n") || "No line fits."}</pre>`}<//>`;
-}
-
-// A logged line is JSON; everything else that a process writes is shown as it is.
-function inWords(line) {
-  if (!line.startsWith("{")) return line;
-  try {
-    const { time, level, logger, message, trace, error } = JSON.parse(line);
-    if (!time || !level || message == null) return line;
-    const at = new Date(time).toLocaleTimeString();
-    return `${at} ${level.padEnd(8)}${(logger || "").replace(/^linckia\./, "")}: ${message}${trace ? ` (trace ${trace})` : ""}${error ? `\n${error}` : ""}`;
-  } catch {
-    return line;
-  }
 }
 
 function Calls({ name }) {
@@ -208,18 +168,6 @@ function Calls({ name }) {
     { key: "who", title: "Client" }, { key: "duration_ms", title: "Time taken", right: true, cell: (row) => ms(row.duration_ms) },
     { key: "outcome", title: "Outcome", cell: (row) => html`<span class=${row.outcome === "ok" ? "good" : "bad"}>${row.outcome}</span>` },
   ]} />`}<//>`;
-}
-
-// What a mounted server offers now, compared with what was approved or first seen.
-function Definitions({ mount }) {
-  const work = useWork(() => operator("mounts_diff", { mount }), [mount]);
-  return html`<${Loaded} work=${work}>${({ changes, flags }) => html`
-    ${flags.map((flag, index) => html`<p class="busy" key=${index}>${typeof flag === "string" ? flag : Object.values(flag).join(": ")}</p>`)}
-    ${!changes.length ? html`<${Nothing}>Its definitions are as they were approved, or first seen.<//>` : html`
-      <p>${plural(changes.length, "definition")} changed since the approval. Clients see them; read them before you approve.</p>
-      <${Action} kind="main" act=${async () => { await operator("mounts_approve", { mount }); work.again(); }}>Approve<//>
-      ${changes.map((each) => html`<h2 key=${each.what}>${each.what}</h2><div class="columns">
-        <div>Before<${Json} value=${each.before || "(new)"} /></div><div>Now<${Json} value=${each.after || "(removed)"} /></div></div>`)}`}`}<//>`;
 }
 
 function Setup({ name }) {
