@@ -28,6 +28,7 @@ from services.knowledge.notes import files
 from services.knowledge.notes.excerpts import part
 from services.knowledge.notes.spelling import nfc
 from services.knowledge.operations import notes as ops
+from services.knowledge.page import PageOperations
 from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.loose_ends import LooseEndList, LooseEnds
 from services.knowledge.search.refinement import Refiner
@@ -84,7 +85,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     search = Search(database, ingest, refiner)
     discovery = Discovery(database, ingest, refiner, search)
     topics = Topics(database, ingest)
-    handlers = Handlers(search, discovery, topics, Notes(database, ingest, outbox, lookup), writing)
+    page = PageOperations(database, ingest, lookup)
+    handlers = Handlers(search, discovery, topics, Notes(database, ingest, outbox, lookup), writing, page)
     handlers.handle(TakeNoteChanges)(log.taken)
     yield handlers
 

@@ -1,7 +1,6 @@
-// Search in all corpora at once and by names, and a note with its backlinks and its neighbourhood in the graph.
-import { html, useEffect, useMemo, useRef } from "../lib.js";
+// Search in all corpora at once and by names.
+import { html, useEffect, useRef } from "../lib.js";
 import { call, operations } from "../api.js";
-import { Graph } from "../charts.js";
 import { useViews } from "../search_field.js";
 import { CORPORA, Files, Names, Passage } from "../search/hits.js";
 import { Loaded, Nothing, Title, go, plural, useWork } from "../ui.js";
@@ -13,7 +12,7 @@ const NAMED = 5;
 const NEAREST = 3;
 
 export function View({ parts, parameters }) {
-  if (parts[0] === "note") return html`<${Note} key=${parts[1]} id=${parts[1]} depth=${Number(parameters.depth) || 1} />`;
+  if (parts[0] === "note") return html`<${Moved} id=${parts[1]} />`;
   return html`<${Results} ...${parameters} />`;
 }
 
@@ -108,39 +107,8 @@ function Passages({ found, query }) {
     ${found.results.map((hit, index) => html`<${Passage} key=${`${hit.corpus}${hit.id}${index}`} hit=${hit} query=${query} unlikely=${found.nearest} />`)}`;
 }
 
-function Note({ id, depth }) {
-  const content = useWork(() => call("notes_read", { id }), [id]);
-  const links = useWork(async () => ({
-    out: await call("notes_links", { id, direction: "out" }), into: await call("notes_links", { id, direction: "in" }),
-  }), [id]);
-  const similar = useWork(() => call("notes_links", { id, relation: "similar" }), [id]);
-  const around_ = useWork(() => call("graph_neighbors", { id, corpus: "notes", depth, limit: 10_000 }), [id, depth]);
-  return html`<p><a href="#/search">Search</a></p><${Title}>${id}<//>
-    <div class="columns"><section><${Loaded} work=${content}>${(note) => html`<pre tabindex="0" aria-label="The note">${note.text}</pre>`}<//></section>
-      <section><h2>Neighbourhood</h2>
-        <div class="row" role="group" aria-label="Steps from the note">${[1, 2, 3].map((each) => html`
-          <label key=${each}><input type="radio" name="depth" checked=${each === depth} onChange=${() => go(`/search/note/${encodeURIComponent(id)}`, { depth: each })} /> ${plural(each, "step")}</label>`)}</div>
-        <${Loaded} work=${around_}>${(found) => html`<${Neighbourhood} id=${id} found=${found} />`}<//>
-        <${Loaded} work=${links}>${({ out, into }) => html`<h2>Backlinks</h2><${Links} links=${into} end="source" /><h2>Links</h2><${Links} links=${out} end="target" />`}<//>
-        <h2>Similar</h2><${Loaded} work=${similar}>${(found) => html`<${Links} links=${found} end="target" />`}<//></section></div>`;
-}
-
-function Links({ links, end }) {
-  const names = [...new Set(links.map((each) => each[end] || each.target))];
-  return names.length ? html`<ul class="plain">${names.map((name) => html`<li key=${name}><a href=${`#/search/note/${encodeURIComponent(name)}`}>${name}</a></li>`)}</ul>`
-    : html`<${Nothing}>None.<//>`;
-}
-
-function Neighbourhood({ id, found }) {
-  const { nodes, edges } = useMemo(() => graphOf({ id, label: id, known: true }, found), [found, id]);
-  return html`<${Graph} nodes=${nodes} edges=${edges} label=${`Notes around ${id}`} onOpen=${(node) => go(`/search/note/${encodeURIComponent(node.id)}`)} />
-    <p class="quiet">${plural(nodes.length, "note")}, ${plural(edges.length, "link")}${found.complete ? "" : "; some were left out"}. Drag to move, the wheel or + and − zoom.</p>`;
-}
-
-// Nodes with the centre first, and edges as pairs of indexes.
-export function graphOf(centre, found) {
-  const nodes = [centre, ...found.nodes];
-  const places = new Map(nodes.map((node, index) => [node.id, index]));
-  const edges = found.edges.map((edge) => [places.get(edge.source), places.get(edge.target)]).filter(([one, other]) => one !== undefined && other !== undefined && one !== other);
-  return { nodes, edges };
+// Notes had their place here once.
+function Moved({ id }) {
+  useEffect(() => location.replace(`#/notes/note/${encodeURIComponent(id)}`), [id]);
+  return html`<${Nothing}>The note is at <a href=${`#/notes/note/${encodeURIComponent(id)}`}>Notes</a>.<//>`;
 }
