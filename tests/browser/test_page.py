@@ -34,7 +34,7 @@ def places(kernel: RunningKernel) -> dict[str, str]:
     return {
         "system": "processes well",
         "system/retrieve": "Figures",
-        "system/retrieve?span=day": "Last day",
+        "system/retrieve?span=day": "Deaths and recoveries",
         "system/retrieve/log": "retrieve.log",
         "system/retrieve/calls": "retrieve_search",
         "system/retrieve/setup": "Supervision",

@@ -30,6 +30,7 @@ class Around:
         self.refusals = 0
         self.got: list[dict[str, object]] = []
         self.at: list[float] = []
+        self.arrived = trio.Event()
         self.recorder = Recorder(folder, dict)
         self.alerts = Alerts(
             settings=msgspec.convert(settings, AlertSettings), data_dir=folder, recorder=self.recorder,
@@ -46,6 +47,7 @@ class Around:
             self.refusals -= 1
             raise OperationError("it answered 503")
         self.got.append(msgspec.json.decode(message))
+        self.arrived.set()
 
     def dies(self, times: int, cause: str = "signal") -> None:
         for _ in range(times):
@@ -113,9 +115,7 @@ async def test_the_webhook_is_asked_again_later_and_later_and_nothing_waits(
         nursery.start_soon(around.alerts.run)
         await trio.testing.wait_all_tasks_blocked()
         around.dies(3)
-        while not around.got:
-            await trio.sleep(0.5)
-        around.states["echo"] = ServiceState.FAILED
+        await around.arrived.wait()
         nursery.cancel_scope.cancel()
     assert [round(later - before) for before, later in zip(around.at, around.at[1:], strict=False)] == [1, 2, 4]
     (got,) = around.got

@@ -20,7 +20,8 @@ def overview(**more: Any) -> dict[str, Any]:
         "info": {"model": "a"},
     }
     found = {"at": 100.0, "uptime_s": 20.0, "backup": None, "services": {"echo": one}}
-    return json.loads(json.dumps(found)) | more
+    copy: dict[str, Any] = json.loads(json.dumps(found))
+    return copy | more
 
 
 def later(seconds: float, **changes: Any) -> dict[str, Any]:

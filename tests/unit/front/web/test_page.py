@@ -18,7 +18,8 @@ from proto.wire.front import SERVICE, Http
 from services.front.gateway import Gateway
 from services.front.transport.fair_limits import FairLimits
 from services.front.web import page
-from services.front.web.page import Live, Page
+from services.front.web.live import Live
+from services.front.web.page import Page
 from tests.unit.front.httpwire import HttpWire, served
 
 KEY = "the-key-of-this-kernel"
