@@ -12,9 +12,9 @@ import trio
 from proto import grants
 from services.events import event_database
 from services.events.event_database import MS, Row
-from services.events.folding import Folding, Line
+from services.events.folding import NEAR_S, Folding, Line
 from services.events.log import Log
-from services.events.operations import EventLine, EventLines, EventsFolded
+from services.events.operations import MAX_LINES, EventLine, EventLines, EventsFolded
 from services.events.reading import below_path, seen
 from services.runtime.handlers import Context, Environment, handles
 from services.runtime.roots import Roots
@@ -60,7 +60,7 @@ def _lines(
             if (shown := seen(row, roots, below)) is not None:
                 at_s, details = shown.at_ns / times.NS, decode(shown.details)
                 if not folding.joins(shown, at_s, details):
-                    if len(folding.lines) >= params.limit:
+                    if _is_full(folding.lines, params.limit, at_s):
                         return EventLines(lines=_shown(folding.lines), before=before)
                     folding.add(shown, at_s, details)
             before = row.number
@@ -68,6 +68,12 @@ def _lines(
         if looked >= MOST:
             return EventLines(lines=_shown(folding.lines), before=before)
     return EventLines(lines=_shown(folding.lines))
+
+
+def _is_full(lines: Sequence[Line[Row]], limit: int, at_s: float) -> bool:
+    """Return whether a line more would be too many. Those that events may still join are completed, if there are not
+    too many of them: of a change in 300 folders, each folder is one line."""
+    return len(lines) >= MAX_LINES or (len(lines) >= limit and lines[limit - 1].first_s - at_s > NEAR_S)
 
 
 def _shown(lines: Sequence[Line[Row]]) -> list[EventLine]:

@@ -52,4 +52,4 @@ class EventsFolded(Params[EventLines], frozen=True, kw_only=True):
     before: Cursor | None = None
     kinds: Kinds = []
     path: Below = ""
-    limit: Annotated[int, Meta(ge=1, le=MAX_LINES, description="Lines at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_LINES, description="About how many lines")] = 100

@@ -206,6 +206,9 @@ def test_the_keyboard_reaches_everything_and_the_focus_follows(kernel: RunningKe
     visitor = Visitor(browser)
     visitor.sign_in(kernel)
     page = visitor.page
+    # The first view is read from the top.
+    page.reload()
+    visitor.sees("processes well")
     focused = "document.activeElement.textContent"
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "To the content"

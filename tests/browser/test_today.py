@@ -195,8 +195,8 @@ def test_a_running_task_is_cancelled(kernel: RunningKernel, browser: Any, width:
     wait_until(lambda: kernel.call("tasks_get", {"id": id_})["state"] == "cancelled")
     visitor.page.get_by_role("article", name=f"Task yaml_set {id_[:8]}").get_by_text("cancelled").wait_for()
     hands.press("Read again")
-    hands.press(f"Cancel the timer yaml_set {timer}")
-    hands.press("Cancel the timer")
+    hands.press(f"Remove the timer yaml_set {timer}")
+    hands.press("Remove")
     wait_until(lambda: timer not in [each["id"] for each in kernel.call("timers_list")["timers"]])
     assert file.read_text() == "a: 1\n"
     check(visitor)

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernel.cli.care import data_format
 from kernel.cli.care import backup as backup_commands
+from kernel.cli.care import data_format
 from proto.backup import BackupFailed, File, Manifest
 from services.backup import beneath, target
 from services.backup.beneath import is_normal, open_beneath

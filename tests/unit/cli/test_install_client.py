@@ -128,7 +128,7 @@ def test_without_a_terminal_nothing_is_changed_unasked(home: Path, capsys: pytes
     out, err = capsys.readouterr()
     assert '+    "linckia": {' in out
     assert "--yes" in err
-    assert run("cursor", "--dry-run") == 1
+    assert run("cursor", "--dry-run") == 0
     assert path.read_bytes() == before
     assert not path.with_name(path.name + BACKUP_ENDING).exists()
 

@@ -72,6 +72,6 @@ function Timers({ timers, again }) {
     { key: "next", title: "Next run", cell: (row) => html`<${Time} at=${row.next} />` },
     { key: "cron", title: "Runs", cell: (row) => (row.cron ? `${row.cron} (${row.time_zone})` : "once") },
     { key: "missed", title: "Missed runs", wide: true },
-    { key: "cancel", cell: (row) => html`<${Action} label=${`Cancel the timer ${row.operation} ${row.id}`} act=${cancel(row.id)}
-      confirm=${`Cancel the timer of ${row.operation}? Runs that have begun go on.`} keep="Keep it">Cancel the timer<//>` }]} />`;
+    { key: "cancel", cell: (row) => html`<${Action} label=${`Remove the timer ${row.operation} ${row.id}`} act=${cancel(row.id)}
+      confirm=${`Remove the timer of ${row.operation}? Runs that have begun go on.`} keep="Keep it">Remove<//>` }]} />`;
 }
