@@ -96,10 +96,10 @@ def install_client(arguments: argparse.Namespace) -> int:
         require_out_of_reach(place, arguments, "its token")
     old = _read(place)
     entry = _entry(arguments)
-    new = _with(place, old or "", path, entry)
-    if new == old:
+    if old is not None and _member(place, old, path) == entry:
         say(f"{place} has this entry already; nothing was changed.")
         return 0
+    new = _with(place, old or "", path, entry)
     if not _confirmed(arguments, place, old, new):
         return 0 if arguments.dry_run else 1
     if arguments.http:
