@@ -52,22 +52,57 @@ def operator(kernel: RunningKernel) -> Operator:
     return Operator(kernel)
 
 
-def test_the_live_figures_arrive_as_events_with_rates(kernel: RunningKernel, operator: Operator) -> None:
+def test_the_live_figures_come_once_whole_and_then_as_changes(kernel: RunningKernel, operator: Operator) -> None:
     with operator.http.open("GET", "/live", **operator.headers) as stream:
         assert stream.getheader("content-type", "").startswith("text/event-stream")
-        seen: list[dict[str, Any]] = []
-        while len(seen) < 3:
+        seen: list[tuple[str, dict[str, Any], int]] = []
+        kind = ""
+        while len(seen) < 4:
             line = stream.readline()
             assert line, "the stream ended"
-            if line.startswith(b"data: "):
-                seen.append(json.loads(line[6:]))
+            if line.startswith(b"event: "):
+                kind = line[7:].decode().strip()
+            elif line.startswith(b"data: "):
+                seen.append((kind, json.loads(line[6:]), len(line)))
                 kernel.call("mcp_echo", {"message": "x"})
-    echo = next(each for each in seen[-1]["services"] if each["name"] == "echo")
+    (first, whole, size), *later = seen
+    assert first == "overview"
+    echo = whole["services"]["echo"]
+    for each, told, length in later:
+        assert each == "changes"
+        assert length < size / 2
+        assert told["at"] > whole["at"]
+        echo |= told["changes"].get("services", {}).get("echo", {})
     assert echo["calls"] >= 2
     assert echo["calls_per_s"] > 0
     assert echo["cpu"] is not None
     assert (echo["p50_ms"] or 0) > 0
-    assert seen[-1]["at"] > seen[0]["at"]
+
+
+def test_a_log_is_read_on_from_where_it_was(kernel: RunningKernel, operator: Operator) -> None:
+    first = operator("kernel_log_after", service="kernel", lines=2)
+    assert first["again"]
+    assert len(first["lines"]) == 2
+    assert operator("kernel_log_after", service="kernel", position=first["position"])["lines"] == []
+    kernel.call("kernel_restart", {"service": "echo"})
+    more = operator("kernel_log_after", service="kernel", position=first["position"])
+    assert not more["again"]
+    assert any("echo is ready" in line for line in more["lines"])
+    assert operator("kernel_log_after", service="kernel", position=more["position"] + 10**9)["again"]
+    assert operator.answer("kernel_log_after", service="../kernel").status == 400
+
+
+def test_a_setting_is_changed_for_the_operator_alone(kernel: RunningKernel, operator: Operator) -> None:
+    file = kernel.data_dir / "linckia.toml"
+    refused = operator.answer("kernel_set", name="audit.files", value=0)
+    assert (refused.status, file.exists()) == (400, False)
+    assert ">= 1" in refused.text
+    shown = operator("kernel_set", name="audit.files", value=9)
+    assert (shown["value"], shown["source"], shown["acts"]) == (9, "file", "kernel")
+    assert file.read_text() == "[audit]\nfiles = 9\n"
+    assert operator("kernel_set", name="audit.files", reset=True)["source"] == "default"
+    for name in ("kernel_set", "kernel_settings"):
+        assert operator.client(name, {"name": "audit.files", "value": 1}).status in (403, 404)
 
 
 def test_a_call_leaves_a_record_with_its_trace(operator: Operator, kernel: RunningKernel) -> None:

@@ -10,7 +10,7 @@ export const Live = createContext({ overview: null, error: null });
 export const useLive = () => useContext(Live);
 
 // Views that have become a part of another.
-const MOVED = { changes: "today" };
+const MOVED = { changes: "today", settings: "admin/settings" };
 
 // Every file in `views` is a view. It exports `title`, `order`, and `View`, which gets `parts` and `parameters`, both
 // from the address: #/NAME/PART/PART?NAME=VALUE.
