@@ -73,7 +73,19 @@ def vault(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
         (root / f"diary-{hand}-{width}.md").write_text("# Diary\n\nNothing yet.\n")
     (root / "changing.md").write_text("# Changing\n\nFirst.\n")
     picture(root / "sea.png", 60, 40)
-    services = ["knowledge", "retrieve", "graph", "files", "watch", "yaml", "embed", "media"]
+    services = [
+        "knowledge",
+        "retrieve",
+        "graph",
+        "files",
+        "watch",
+        "yaml",
+        "embed",
+        "media",
+        "tasks",
+        "events",
+        "approvals",
+    ]
     with running(folder / "data", [root], options=HTTP, services=services, token=True) as kernel:
         while any(kernel.call("notes_status", {})[each] for each in ("scanning", "pending", "vectors_waiting")):
             time.sleep(0.1)

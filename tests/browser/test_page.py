@@ -212,7 +212,7 @@ def test_the_keyboard_reaches_everything_and_the_focus_follows(kernel: RunningKe
     focused = "document.activeElement.textContent"
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "To the content"
-    for _ in ("Today", "System", "Calls"):
+    for _ in ("Today", "System", "Notes", "Calls"):
         page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Calls"
     page.keyboard.press("Enter")
