@@ -8,8 +8,8 @@ at any point leaves a complete record.
 
 Input is read directly into this memory, after the number of the read was written, and the record says up to which read
 it includes the input; so input is never in the front's private memory alone.  An answer is recorded after it is
-written.  If the front is killed in between, the next one answers the request a second time, which clients ignore; with
-the reverse order, it might never be answered.
+written, at first by a single byte, because a record takes longer.  If the front is killed between the two, the next one
+answers the request a second time, which clients ignore; with the reverse order, it might never be answered.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import mmap
 import os
 import re
 import secrets
+import zlib
 
 import msgspec
 
@@ -30,7 +31,8 @@ from services.front.transport.json_lines import PARTIAL_BYTES
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16
-"""Header: byte 0 is the number of the current slot (0 for none), bytes 8 to 15 are the number of the last read."""
+"""Header: byte 0 is the number of the current slot (0 for none). Byte 1 is 1 if the request whose key has the checksum in
+bytes 4 to 7 was answered after that record. Bytes 8 to 15 are the number of the last read."""
 
 _LANDING = _HEADER_BYTES + 2 * SLOT_BYTES
 """Offset of the landing area that input is read into; zeroed once the record includes the input."""
@@ -125,18 +127,27 @@ class SessionMemory:
             else:
                 record.unread += landed
         record.revivals += 1
+        answered = list(filter(self._was_answered, record.in_flight))
+        record.in_flight = [message for message in record.in_flight if message not in answered]
         self._unread, self._truncated = record.unread, record.truncated
         self._mid_message, self._revivals = record.mid_message, record.revivals
-        for message in record.state_messages:
+        for message in (*record.state_messages, *answered):
             self._note_state(_decode_message(message).method, message)
+        record.state_messages = list(self._state_messages.values())
         for message in record.in_flight:
             decoded = _decode_message(message)
             if decoded.id is not None:
                 self._in_flight[correlation_key(decoded.id)] = (decoded.method, message)
         self._inherited, self._inherited_unread = set(self._in_flight), bool(record.unread)
         self._write()
+        memory[1] = 0
         self._landing[:] = bytes(READ_BYTES)
         return record
+
+    def _was_answered(self, message: bytes) -> bool:
+        memory, request_id = self._memory, id_of(message)
+        assert memory is not None
+        return memory[1] == 1 and request_id is not None and memory[4:8] == _checksum(correlation_key(request_id))
 
     def _record(self) -> SessionRecord:
         """Return the current record, or an empty one if there is none."""
@@ -175,6 +186,17 @@ class SessionMemory:
             self._in_flight[key] = (method, message[:LONGEST_BYTES])
             self._unread, self._truncated = unread, False
             self._write()
+
+    def begin_answer(self, key: RequestId) -> None:
+        """Note which request is about to be answered, so that `end_answer` is a single byte."""
+        if self._memory is not None:
+            self._memory[1] = 0
+            self._memory[4:8] = _checksum(key)
+
+    def end_answer(self) -> None:
+        """Note that the whole answer is written; call `record_answer` next."""
+        if self._memory is not None:
+            self._memory[1] = 1
 
     def record_answer(self, key: RequestId) -> None:
         """Record that a request is answered or withdrawn."""
@@ -238,6 +260,10 @@ def _decode_message(message: bytes) -> _Message:
         return msgspec.json.decode(message, type=_Message)
     except msgspec.DecodeError:
         return _Message(readable_id(message))
+
+
+def _checksum(key: RequestId) -> bytes:
+    return zlib.crc32(repr(key).encode()).to_bytes(4, "little")
 
 
 def id_of(message: bytes) -> RequestId | None:

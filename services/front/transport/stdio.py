@@ -222,8 +222,10 @@ class StdioSession(McpSession):
 
     def _respond(self, key: RequestId, answer: bytes) -> None:
         pending = self._batched.pop(key, None)
+        self._memory.begin_answer(key)
         (self.send if pending is None else pending.answer)(answer)
         if self._output.empty:
+            self._memory.end_answer()
             self._memory.record_answer(key)
         else:
             self._unsent.append((self._output.posted, key))

@@ -264,6 +264,23 @@ def test_answered_requests_with_lasting_effect_are_replayed_in_order(memory: int
     assert record.in_flight == []
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_request_whose_answer_was_written_is_not_answered_again(memory: int, *, is_written: bool) -> None:
+    """The front is killed right after the answer, before it wrote a record."""
+    session_memory = SessionMemory(memory)
+    initialize, call = b'{"id": 0, "method": "initialize"}', b'{"id": 1, "method": "tools/call"}'
+    session_memory.record_request(0, "initialize", initialize, b"")
+    session_memory.record_request(1, "tools/call", call, b"")
+    session_memory.begin_answer(0)
+    if is_written:
+        session_memory.end_answer()
+    for _ in range(2):
+        record = SessionMemory(memory).take_over()
+        assert record is not None
+        assert record.state_messages == ([initialize] if is_written else [])
+        assert record.in_flight == ([call] if is_written else [initialize, call])
+
+
 def test_requests_taken_over_are_kept_until_they_are_handled(memory: int) -> None:
     session_memory = SessionMemory(memory)
     session_memory.record_request(7, "tools/call", b'{"id": 7, "method": "tools/call"}', b'{"id": 8')
