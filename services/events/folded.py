@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import apsw
@@ -10,9 +11,10 @@ import msgspec
 import trio
 
 from proto import grants
+from proto.ops.events import EventKind
 from services.events import event_database
 from services.events.event_database import MS, Row
-from services.events.folding import NEAR_S, Folding, Line
+from services.events.folding import NEAR_S, Folding, Line, key_of
 from services.events.log import Log
 from services.events.operations import MAX_LINES, EventLine, EventLines, EventsFolded
 from services.events.reading import below_path, seen
@@ -25,6 +27,11 @@ CHUNK = 5_000
 
 MOST = 300_000
 """Events that one call looks at; the next call goes on before them."""
+
+_PLAIN = re.compile(r'\{("size":\d+)?\}\Z')
+"""Details by which no two events differ in kind."""
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Folded:
@@ -50,20 +57,30 @@ def _lines(
 ) -> EventLines:
     before = event_database.latest(db) + 1 if params.before is None else params.before
     folding: Folding[Row] = Folding()
-    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    keys: dict[tuple[str, str, str], Hashable] = {}
+    """Keys of plain changes in folders whose files the client may see: of the same kind, there may be 100,000."""
     looked = 0
     kinds = [str(each) for each in params.kinds]
     while rows := event_database.read_back(
         db, before, CHUNK, kinds=kinds, below=below, since_ns=since_ns, until_ns=until_ns
     ):
         for row in rows:
+            at_s = row.at_ns / times.NS
+            short = None
+            if row.kind == EventKind.FILE and row.former is None and _PLAIN.match(row.details):
+                short = (row.what, row.who, row.subject[: row.subject.rfind("/")])
+                if (key := keys.get(short)) is not None and folding.join(key, row, at_s):
+                    continue
             if (shown := seen(row, roots, below)) is not None:
-                at_s, details = shown.at_ns / times.NS, decode(shown.details)
-                if not folding.joins(shown, at_s, details):
+                details = _decode(shown.details)
+                key = key_of(shown, details)
+                if key is None or not folding.join(key, shown, at_s):
                     if _is_full(folding.lines, params.limit, at_s):
-                        return EventLines(lines=_shown(folding.lines), before=before)
-                    folding.add(shown, at_s, details)
-            before = row.number
+                        return EventLines(lines=_shown(folding.lines), before=row.number + 1)
+                    folding.begin(key, shown, at_s, details)
+                if short is not None and key is not None and not roots.hides_some and roots.holds(short[2]):
+                    keys[short] = key
+        before = rows[-1].number
         looked += len(rows)
         if looked >= MOST:
             return EventLines(lines=_shown(folding.lines), before=before)

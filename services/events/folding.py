@@ -69,17 +69,6 @@ class Line(Generic[E]):
         """The folder of all of them, with a slash at the end."""
         return _folder(_path(self.few[0]))
 
-    def _takes(self, at_s: float) -> bool:
-        return self.first_s - NEAR_S <= at_s <= self.last_s + NEAR_S
-
-    def _add(self, event: E, at_s: float) -> None:
-        self.count += 1
-        self.subjects.add(event.subject)
-        self.first_s, self.last_s = min(self.first_s, at_s), max(self.last_s, at_s)
-        self.first, self.last = min(self.first, event.number), max(self.last, event.number)
-        if self.count < LEAST:
-            self.few.append(event)
-
     def in_words(self) -> str:
         """Say what happened, without the folder: `10,000 files created`."""
         paths, times = len(self.subjects), self.count
@@ -98,23 +87,37 @@ class Folding(Generic[E]):
         self.lines: list[Line[E]] = []
         self._open: dict[Hashable, Line[E]] = {}
 
-    def joins(self, event: E, at_s: float, details: Mapping[str, Any]) -> bool:
-        """Return whether the event was added to a line that there is."""
-        key = _key(event, details)
-        line = None if key is None else self._open.get(key)
-        if line is None or not line._takes(at_s):
-            return False
-        line._add(event, at_s)
-        return True
-
     def add(self, event: E, at_s: float, details: Mapping[str, Any]) -> None:
         """Add an event to its line, or as a new one."""
-        if self.joins(event, at_s, details):
-            return
+        key = key_of(event, details)
+        if key is None or not self.join(key, event, at_s):
+            self.begin(key, event, at_s, details)
+
+    def join(self, key: Hashable, event: E, at_s: float) -> bool:
+        """Add an event to the line with its key, if there is one that it is near to; return whether it was added."""
+        line = self._open.get(key)
+        if line is None or not line.first_s - NEAR_S <= at_s <= line.last_s + NEAR_S:
+            return False
+        line.count += 1
+        line.subjects.add(event.subject)
+        if at_s < line.first_s:
+            line.first_s = at_s
+        elif at_s > line.last_s:
+            line.last_s = at_s
+        if event.number < line.first:
+            line.first = event.number
+        else:
+            line.last = event.number
+        if line.count < LEAST:
+            line.few.append(event)
+        return True
+
+    def begin(self, key: Hashable, event: E, at_s: float, details: Mapping[str, Any]) -> None:
+        """Add an event as a line of its own, which later ones with its key may join, unless the key is None."""
         noun = _NOUNS.get(str(details.get("type", "")), "file")
         line = Line(noun, [event], at_s, at_s, event.number, event.number, subjects={event.subject})
         self.lines.append(line)
-        if (key := _key(event, details)) is not None:
+        if key is not None:
             self._open[key] = line
 
 
@@ -123,7 +126,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _key(event: Happened, details: Mapping[str, Any]) -> Hashable | None:
+def key_of(event: Happened, details: Mapping[str, Any]) -> Hashable | None:
     """Return what events of one line have in common; None for an event that is never folded."""
     if event.kind not in _FOLDED or any(map(details.get, _DISTINCT)) or not (path := _path(event)):
         return None

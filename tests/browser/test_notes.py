@@ -21,7 +21,9 @@ NOTES = {
     "arms.md": "# Arms\n\nEach arm regrows, see [[stars]].\n",
     "alone.md": "# Alone\n\nIt links to [[stars]], but nothing links here.\n",
     "faulty.md": "# Faulty\n\nSee [[arms]].\n\nAnd also [[strs]].\n",
-    "more.md": "# More\n\n[[faulty]] and [[hostile]] and [[changing]]\n",
+    "more.md": "# More\n\n[[faulty]] and [[hostile]] and [[changing]]\n\n| a |\n|---|\n| [[arms\\|limbs]] |\n\n"
+    "[[plan: b]] [part](deep/plan%3A%20b.md) [[#More]] ==marked== %%hidden%%\n",
+    "deep/plan: b.md": "# Plan\n",
     "deep/discs.md": "# Discs\n\nIn the middle.\n\n### Use\n\nThe disc feeds the arms.\n\n![[stars]]\n\n"
     "# End\n\nNot embedded.\n",
 }  # fmt: skip
@@ -254,6 +256,7 @@ def test_hostile_markdown_runs_nothing_and_asks_nobody(vault: RunningKernel, bro
         text = shown.inner_text()
         assert "tracker" in text
         assert "https://elsewhere.example/remote.png" in text
+        assert "file:///etc/passwd is missing" in text
         for link in shown.get_by_text("script link").all():
             link.click()
     visitor.page.evaluate("new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)))")
@@ -321,9 +324,26 @@ def test_the_graph_is_filtered_highlighted_and_at_rest(vault: RunningKernel, bro
     page.get_by_label("1 step").check()
     visitor.until("document.querySelector('main [role=status]').textContent.startsWith('3 notes')")
     visitor.go("notes/graph?folder=deep/")
-    visitor.sees("1 note, 0 links")
+    visitor.sees("2 notes, 0 links")
     assert axe_violations(page) == []
     assert visitor.complaints == []
+
+
+def test_links_lead_to_their_notes_however_they_are_written(vault: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(vault)
+    visitor.go("notes/note/more")
+    shown = visitor.page.locator(".markdown")
+    shown.get_by_role("link", name="limbs").wait_for()
+    leads = {link.inner_text(): link.get_attribute("href") for link in shown.locator("a").all()}
+    assert leads == {
+        "faulty": "#/notes/note/faulty", "hostile": "#/notes/note/hostile", "changing": "#/notes/note/changing",
+        "limbs": "#/notes/note/arms", "plan: b": "#/notes/note/plan--b", "part": "#/notes/note/plan--b",
+        "More": "#/notes/note/more?heading=More",
+    }  # fmt: skip
+    assert shown.locator("mark").inner_text() == "marked"
+    assert "hidden" not in shown.inner_text()
+    assert shown.locator(".broken").count() == 0
 
 
 def test_an_address_of_former_times_leads_to_the_note(vault: RunningKernel, browser: Any) -> None:

@@ -107,6 +107,8 @@ export function fill(place, text, around) {
   const ended = { now: false };
   const kept = purify.sanitize(parser.parse(text), {
     RETURN_DOM_FRAGMENT: true, ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ATTRIBUTES, ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false,
+    // They are names, which may contain a colon; `direct` and `picture` decide what they become.
+    ADD_URI_SAFE_ATTR: ATTRIBUTES.filter((each) => each.startsWith("data-")),
   });
   levels(kept, around.chain.length > 0);
   boxes(kept);
