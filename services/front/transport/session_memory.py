@@ -31,8 +31,8 @@ from services.front.transport.json_lines import PARTIAL_BYTES
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16
-"""Header: byte 0 is the number of the current slot (0 for none). Byte 1 is 1 if the request whose key has the checksum in
-bytes 4 to 7 was answered after that record. Bytes 8 to 15 are the number of the last read."""
+"""Header: byte 0 is the number of the current slot (0 for none). Byte 1 is 1 if the request was answered after that
+record whose key has the checksum in bytes 4 to 7. Bytes 8 to 15 are the number of the last read."""
 
 _LANDING = _HEADER_BYTES + 2 * SLOT_BYTES
 """Offset of the landing area that input is read into; zeroed once the record includes the input."""
