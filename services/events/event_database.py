@@ -182,7 +182,7 @@ def _read(
         "SELECT number, at_ns, kind, subject, former, what, who, details FROM event"
         f" WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
     )
-    return [Row(*row) for row in db.execute(query, (*bindings, limit))]
+    return list(map(Row._make, db.execute(query, (*bindings, limit))))
 
 
 def _trim(db: apsw.Connection, bounds: Bounds, now_ns: int) -> None:

@@ -48,13 +48,14 @@ class Folded:
         below = await trio.to_thread.run_sync(below_path, self._env.roots, params.path)
         limited = below or grants.roots()
         return await self._log.database.read(
-            lambda db: _lines(db, self._env.roots, params, since_ns=since_ns, until_ns=until_ns, below=limited)
+            lambda db: fold(db, self._env.roots, params, since_ns=since_ns, until_ns=until_ns, below=limited)
         )
 
 
-def _lines(
+def fold(
     db: apsw.Connection, roots: Roots, params: EventsFolded, *, since_ns: int, until_ns: int, below: Sequence[str]
 ) -> EventLines:
+    """Return what the current client may see of a time, the latest first."""
     before = event_database.latest(db) + 1 if params.before is None else params.before
     folding: Folding[Row] = Folding()
     keys: dict[tuple[str, str, str], Hashable] = {}

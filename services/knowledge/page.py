@@ -202,7 +202,8 @@ def _parsed(text: str, node: IndexedNote, roots: Roots) -> tuple[ops.Shown, list
         for match in pattern.finditer(seen):
             found.append((match.start(), next(filter(None, match.groups()), ""), False))
     for at, inside, is_name in sorted(found)[:_MAX_LINKS]:
-        if (inside, "") in written or SCHEME.match(inside) or inside.startswith(("//", "#")):
+        is_elsewhere = not is_name and (SCHEME.match(inside) or inside.startswith("//"))
+        if (inside, "") in written or is_elsewhere or inside.startswith("#"):
             continue
         line = front.lines + 1 + seen.count("\n", 0, at)
         references = tuple(named("CITES", inside, node.place) if is_name else linked(inside, node.place))

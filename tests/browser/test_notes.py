@@ -322,7 +322,7 @@ def test_the_graph_is_filtered_highlighted_and_at_rest(vault: RunningKernel, bro
     page.get_by_role("button", name="Around Arms").click()
     visitor.sees("Around Arms")
     page.get_by_label("1 step").check()
-    visitor.until("document.querySelector('main [role=status]').textContent.startsWith('3 notes')")
+    visitor.until("document.querySelector('main [role=status]').textContent.startsWith('4 notes')")
     visitor.go("notes/graph?folder=deep/")
     visitor.sees("2 notes, 0 links")
     assert axe_violations(page) == []

@@ -154,6 +154,21 @@ def test_only_the_kernels_operations_are_called_as_the_operator(operator: Operat
     assert operator.answer("no_such").status == 404
 
 
+def test_the_page_previews_what_a_call_would_change_and_leaves_no_trace(
+    operator: Operator, kernel: RunningKernel
+) -> None:
+    file = Path(kernel.status()["roots"][0]) / "a.yaml"
+    call = {"file": str(file), "path": "port", "value": "2"}
+    assert "+port: 2" in operator("yaml_set", **call, dry_run=True)["diff"]
+    for more in ({}, {"dry_run": False}):
+        assert operator.answer("yaml_set", **call, **more).status == 403
+    for wrong in ({"path": 1}, {"dry_run": "yes"}):
+        assert operator.answer("yaml_set", **{**call, "dry_run": True, **wrong}).status == 400
+    assert operator.answer("yaml_get", file=str(file), path="port", dry_run=True).status == 400
+    assert file.read_text() == "port: 1\n"
+    assert [each for each in operator("kernel_audit")["entries"] if each["operation"] == "yaml_set"] == []
+
+
 def test_tokens_are_valid_once_created_and_invalid_once_revoked(kernel: RunningKernel, operator: Operator) -> None:
     made = operator("kernel_token_create", name="page-made", read_only=True, expires="1d")
     client = HttpClient(kernel, made["token"])

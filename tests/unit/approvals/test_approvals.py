@@ -17,6 +17,7 @@ from proto.ops.approvals import Approval, ApprovalDecide, ApprovalListParams, Ap
 from proto.wire import frames
 from services.approvals import preview, store
 from services.approvals.main import open_service
+from services.approvals.operations import ApprovalShow
 from tests.in_process import Bench, services_in_process
 
 PARAMS = frames.pack_body({"path": "/notes/a.md"})
@@ -205,3 +206,30 @@ def test_previews_are_bounded(params: bytes) -> None:
         shown = preview.shown(asked("1", params=params, is_mounted=is_mounted))
         assert shown
         assert len(shown) <= preview.PREVIEW_CHARS
+
+
+async def test_the_parameters_of_a_call_that_waits_are_shown_whole(tmp_path: Path) -> None:
+    long = "x" * 50_000
+    calls = [
+        asked("1", params=frames.pack_body({"path": "/notes/a.md", "content": long, "encoding": None})),
+        asked("2", params=b"\x81\xa1a\xc1"),
+        asked("3", digest="of more than is sent"),
+    ]
+    async with service(tmp_path) as bench, trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(Waiting().run, bench, call)
+        while len(await listed(bench)) < len(calls):
+            await trio.lowlevel.checkpoint()
+        found = {each.id: await bench.call(ApprovalShow(id=each.id), caller="operator") for each in await listed(bench)}
+        shown = [each for each in found.values() if each.parameters is not None]
+        assert [each.parameters for each in shown] == [{"path": "/notes/a.md", "content": long}]
+        why = sorted(each.why for each in found.values() if each.parameters is None)
+        assert len(why) == 2
+        assert why[0].startswith("only the beginning")
+        assert why[1].startswith("they are not data")
+        await decide(bench, shown[0].id)
+        with pytest.raises(InvalidParams, match="waits"):
+            while True:
+                await bench.call(ApprovalShow(id=shown[0].id), caller="operator")
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()

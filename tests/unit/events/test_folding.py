@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
+import apsw
 import pytest
 
+from proto import grants
+from proto.grants import Grant
 from proto.ops.events import Event, EventKind
+from services.events import event_database
+from services.events.event_database import Bounds, NewEvent
+from services.events.folded import fold
 from services.events.folding import NEAR_S, Folding
+from services.events.operations import EventLines, EventsFolded
+from services.runtime.roots import Roots
+from services.shared.times import DAY_NS, NS
 
 
 def event(number: int, subject: str, what: str = "created", kind: str = "file", **others: object) -> Event:
@@ -69,3 +79,56 @@ def test_calls_about_files_of_one_folder_are_one_line_and_others_are_not() -> No
     assert folded(calls("path=/r/many/1.txt")) == [(1, 4, "files_edit of 1 path, 4 times")]
     for other in ("id={}", "path=/r/many/{} to=/r/x", "{}", ""):
         assert len(folded(calls(other))) == 4
+
+
+@contextlib.contextmanager
+def stored(events: list[NewEvent]) -> Iterator[apsw.Connection]:
+    with contextlib.closing(apsw.Connection(":memory:")) as db:
+        db.execute(event_database.SCHEMA.tables).fetchall()
+        event_database.add(db, events, {}, Bounds(100_000, 7 * DAY_NS))
+        yield db
+
+
+def created(path: str, at_s: int, **details: object) -> NewEvent:
+    return NewEvent(at_s * NS, EventKind.FILE, path, "created", details={"size": 1, **details})
+
+
+def lines(db: apsw.Connection, roots: Roots | None = None, **asked: int) -> EventLines:
+    since_ns, until_ns = asked.pop("since", 0) * NS, asked.pop("until", 0) * NS
+    found = Roots(["/r"]) if roots is None else roots
+    return fold(db, found, EventsFolded(**asked), since_ns=since_ns, until_ns=until_ns, below=grants.roots())  # type: ignore[arg-type]  # as keywords
+
+
+def said(found: EventLines) -> list[tuple[str, int]]:
+    return [(each.text or each.subject, each.count) for each in found.lines]
+
+
+def test_a_day_is_read_backwards_by_lines_and_goes_on_where_it_ended() -> None:
+    events = [created(f"/r/many/{n}", 1_000) for n in range(9_000)]
+    events += [NewEvent(2_000 * NS, EventKind.TASK, str(n), "failed") for n in range(4)]
+    events += [created("/r/last", 9_000)]
+    with stored(events) as db:
+        assert said(lines(db, until=9_000, since=1)) == [(str(n), 1) for n in (3, 2, 1, 0)] + [
+            ("9,000 files created", 9_000)
+        ]
+        assert said(lines(db, since=9_000)) == [("/r/last", 1)]
+        first = lines(db, limit=5)
+        assert said(first) == [("/r/last", 1), *[(str(n), 1) for n in (3, 2, 1, 0)]]
+        assert first.before == 9_001
+        assert said(lines(db, before=first.before)) == [("9,000 files created", 9_000)]
+
+
+def test_a_burst_in_more_folders_than_lines_is_whole() -> None:
+    with stored([created(f"/r/{n % 40}/{n}", 1_000) for n in range(4_000)]) as db:
+        assert said(lines(db, limit=10)) == [("100 files created", 100)] * 40
+
+
+def test_a_client_sees_only_lines_of_its_own_folders_and_none_of_hidden_files() -> None:
+    with stored([created(f"/r/{'mine' if n % 2 else 'theirs'}/{n}", 1_000) for n in range(100)]) as db:
+        before = grants.current.set(Grant("ann", roots=("/r/mine",)))
+        try:
+            assert said(lines(db)) == [("50 files created", 50)]
+        finally:
+            grants.current.reset(before)
+        hidden = Roots(["/r"], patterns=["7"])
+        assert [count for _, count in said(lines(db, hidden))] == [49, 50]

@@ -113,6 +113,19 @@ async def test_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path
         assert not state(root)
 
 
+async def test_changes_are_chosen_by_client_and_by_the_end_of_a_time(tmp_path: Path, root: Path) -> None:
+    async with files_service(tmp_path / "data", root) as bench:
+        await bench.call(WriteFile(path=str(root / "first"), content="x"))
+        (first,) = (await bench.call(ListChanges())).changes
+        await bench.call(WriteFile(path=str(root / "second"), content="x"))
+        (second, _) = (await bench.call(ListChanges())).changes
+        assert [each.id for each in (await bench.call(ListChanges(until=second.at))).changes] == [first.id]
+        assert (await bench.call(ListChanges(client="nobody"))).changes == []
+        assert (await undo(bench, client="nobody", since=first.at)).results == []
+        await undo(bench, client=first.client, until=second.at, since=first.at)
+        assert [path.name for path in root.iterdir()] == ["second"]
+
+
 async def test_what_others_changed_since_is_skipped_or_merged(tmp_path: Path, root: Path) -> None:
     path = root / "file"
     path.write_text("1\n2\n3\n4\n5\n6\n7\n8\n")

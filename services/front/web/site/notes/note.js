@@ -59,10 +59,13 @@ function Saved({ id, again }) {
     ${done.change ? html`<${Action} act=${undo}>Undo<//>` : done.notKept && html`<span class="quiet">It cannot be undone: ${done.notKept}</span>`}</p>`;
 }
 
+const FEW = 15;
+
 function About({ note, all }) {
+  const [whole, setWhole] = useState(false);
   const properties = (note.properties || []).filter(({ name }) => name !== "tags");
   const links = note.links || [];
-  const backlinks = note.backlinks || [];
+  const backlinks = (note.backlinks || []).slice(0, whole ? undefined : FEW);
   return html`
     ${note.tags?.length > 0 && html`<p class="row">${note.tags.map((each) => html`<a key=${each} class="tag" href=${tagAt(each)}>#${each}</a>`)}</p>`}
     ${properties.length > 0 && html`<h2>Properties</h2><${Facts} facts=${Object.fromEntries(properties.map(({ name, values }) => [name, values.join(", ")]))} />`}
@@ -71,7 +74,7 @@ function About({ note, all }) {
     <h2>Backlinks${note.backlink_count > 0 && html` <span class="badge">${note.backlink_count.toLocaleString("en")}</span>`}</h2>
     ${backlinks.length ? html`<ul class="plain" aria-label="Backlinks">${backlinks.map((each) => html`<li key=${each.id}><a href=${noteAt(each.id)}>${each.title}</a></li>`)}</ul>`
       : html`<${Nothing}>No note links to this one.<//>`}
-    ${note.backlink_count > backlinks.length && html`<button class="link" onClick=${all}>All ${note.backlink_count.toLocaleString("en")}</button>`}
+    ${note.backlink_count > backlinks.length && html`<button class="link" onClick=${() => { setWhole(true); if (note.backlink_count > note.backlinks.length) all(); }}>All ${note.backlink_count.toLocaleString("en")}</button>`}
     <h2>Links</h2><${Links} id=${note.id} links=${links} />`;
 }
 

@@ -5,7 +5,7 @@ import { Diff } from "../diff.js";
 import { Failure, Loaded, Nothing, Time, go, plural, useWork } from "../ui.js";
 import { Undo } from "../undoing.js";
 
-const PAGE = 50;
+const PAGE = 25;
 const FILES = 10;
 
 export function Changes({ day, path, offset, round, address }) {

@@ -14,7 +14,7 @@ export function Happened({ day, path, round }) {
     set((now) => ({ ...now, busy: true, error: null }));
     try {
       const found = await call("events_folded", { ...chosen, ...(before && { before }) });
-      if (isCurrent()) set({ lines: [...former, ...found.lines], before: found.before });
+      if (isCurrent()) set({ lines: [...former, ...found.lines], before: found.before, shown: former.length + PAGE });
     } catch (error) {
       if (isCurrent()) set((now) => ({ ...now, busy: false, error }));
     }
@@ -24,14 +24,15 @@ export function Happened({ day, path, round }) {
     read(null, [], () => current);
     return () => { current = false; };
   }, [day.since, path, kind, round]);
-  const { lines, before, error } = state;
+  const { lines, before, shown, error } = state;
+  const more = () => (shown < lines.length ? set({ ...state, shown: shown + PAGE }) : read(before, lines));
   return html`<div class="row" role="group" aria-label="Kinds of events">${KINDS.map(([id, title]) => html`
       <button key=${id} aria-pressed=${String(kind === id)} onClick=${() => setKind(id)}>${title}</button>`)}</div>
     ${error && html`<${Failure} error=${error} again=${() => read(before, lines || [])} />`}
     ${!lines && !error && html`<p class="quiet" role="status">Loading…</p>`}
     ${lines && !lines.length && html`<${Nothing}>Nothing that is kept.<//>`}
-    ${lines?.length > 0 && html`<ul class="plain events">${lines.map((each) => html`<${Line} key=${each.first} line=${each} />`)}</ul>`}
-    ${before && html`<button disabled=${state.busy} onClick=${() => read(before, lines)}>Earlier events</button>`}`;
+    ${lines?.length > 0 && html`<ul class="plain events">${lines.slice(0, shown).map((each) => html`<${Line} key=${each.first} line=${each} />`)}</ul>`}
+    ${(before || shown < lines?.length) && html`<button disabled=${state.busy} onClick=${more}>Earlier events</button>`}`;
 }
 
 function Line({ line }) {
