@@ -63,7 +63,7 @@ def test_repeated_deaths_are_told_on_the_page_as_events_and_at_the_webhook(tmp_p
     with webhook() as hook:
         url = f"http://127.0.0.1:{hook.server_address[1]}/a-secret-path"
         (data / "linckia.toml").write_text(f'[alerts]\nwebhook = "{url}"\ndeaths = 2\n')
-        services = ["echo", "fetch", "events", "watch"]
+        services = ["echo", "fetch", "events", "watch", "files", "tasks", "approvals", "yaml", "graph"]
         with running(data, options=HTTP, services=services, token=True) as kernel:
             visitor = Visitor(browser, "phone", "dark")
             visitor.sign_in(kernel)

@@ -228,8 +228,12 @@ async def test_the_parameters_of_a_call_that_waits_are_shown_whole(tmp_path: Pat
         assert why[0].startswith("only the beginning")
         assert why[1].startswith("they are not data")
         await decide(bench, shown[0].id)
-        with pytest.raises(InvalidParams, match="waits"):
+
+        async def shown_until_it_ends() -> None:
             while True:
                 await bench.call(ApprovalShow(id=shown[0].id), caller="operator")
                 await trio.lowlevel.checkpoint()
+
+        with pytest.raises(InvalidParams, match="waits"):
+            await shown_until_it_ends()
         nursery.cancel_scope.cancel()

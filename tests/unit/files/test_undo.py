@@ -123,7 +123,7 @@ async def test_changes_are_chosen_by_client_and_by_the_end_of_a_time(tmp_path: P
         assert (await bench.call(ListChanges(client="nobody"))).changes == []
         assert (await undo(bench, client="nobody", since=first.at)).results == []
         await undo(bench, client=first.client, until=second.at, since=first.at)
-        assert [path.name for path in root.iterdir()] == ["second"]
+        assert os.listdir(root) == ["second"]
 
 
 async def test_what_others_changed_since_is_skipped_or_merged(tmp_path: Path, root: Path) -> None:
