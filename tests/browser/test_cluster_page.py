@@ -41,7 +41,7 @@ def test_the_nodes_are_listed_with_their_services_and_a_lost_cluster_is_reported
                 assert visitor.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
                 assert Axe().run(visitor.page).response["violations"] == []
                 # The first view asks services that this kernel does not serve.
-        assert [each for each in visitor.complaints if "404" not in each] == []
+                assert [each for each in visitor.complaints if "404" not in each] == []
             nodes.kill_head()
             wait_here(kernel, "echo")
             visitor.sees("is not connected")
