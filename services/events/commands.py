@@ -32,7 +32,7 @@ examples:
   linckia events --kind file --kind change --follow
   linckia events --after 1200 --json | jq .subject
 
-Three or more changes of the same kind to files of one folder, each within a minute of another one, are one line with
+Five or more changes of the same kind to files of one folder, each within a minute of another one, are one line with
 their number, after the numbers of the first and the last event: `1201-11200 ... /home/ann/many/: 10,000 files created`.
 -n counts lines. Deaths, tasks, gaps and calls that failed always have a line of their own. With --follow, what arrives
 together is one line. --json shows every event.

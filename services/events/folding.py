@@ -16,7 +16,7 @@ from proto.ops.events import EventKind
 NEAR_S = 60.0
 """An event joins a line whose nearest event is at most this far from it."""
 
-LEAST = 3
+LEAST = 5
 """Fewer events keep a line each."""
 
 _TARGET = re.compile(r"(?:path|file|file_path)=(/[^\s\"]*)\Z")

@@ -303,10 +303,12 @@ def test_a_subscriber_of_the_resource_is_notified_and_reads_new_events(place: tu
 def test_command_prints_and_follows_events_across_a_death(place: tuple[RunningKernel, Path]) -> None:
     kernel, root = place
     command = [sys.executable, "-m", "kernel.cli", "events", "--data", str(kernel.data_dir)]
-    (root / "printed.txt").write_text("x")
+    # Beside others of its kind it would be a part of their line.
+    (root / "printed").mkdir()
+    (root / "printed" / "printed.txt").write_text("x")
     wait_until(lambda: "printed.txt" in names(read_all(kernel)))
     shown = subprocess.run([*command, "--kind", "file"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert f"file created {root}/printed.txt" in shown.stdout
+    assert f"file created {root}/printed/printed.txt" in shown.stdout
     with subprocess.Popen(
         [*command, "-n", "1", "--json", "--follow"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -14,6 +14,8 @@ import sys
 
 import msgspec
 
+from proto.control.terminal import say
+
 
 def main() -> int:
     """Return 0 if the setting is right."""
@@ -27,7 +29,7 @@ def main() -> int:
             read(asked["table"])
     except ValueError as error:
         problem, _, where = str(error).partition(" - at `$")
-        print(f"{asked['name']}{where.rstrip('`')}: {problem[:1].lower()}{problem[1:]}", file=sys.stderr)
+        say(f"{asked['name']}{where.rstrip('`')}: {problem[:1].lower()}{problem[1:]}", to=sys.stderr)
         return 1
     return 0
 
