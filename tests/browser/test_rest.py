@@ -17,7 +17,20 @@ LOOKS = 6
 """Live figures that are waited for; they come every 1.5 s."""
 
 
-@pytest.mark.parametrize("view", ["system", "calls", "calls?all=yes", "system/retrieve", "mounts/weather/log"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "today",
+        "today/tasks",
+        "notes",
+        "approvals",
+        "system",
+        "calls",
+        "calls?all=yes",
+        "system/retrieve",
+        "mounts/weather/log",
+    ],
+)
 def test_little_is_sent_to_a_page_at_rest(kernel: RunningKernel, browser: Any, view: str) -> None:
     visitor = Visitor(browser)
     visitor.sign_in(kernel)
