@@ -37,6 +37,7 @@ from kernel.router.tool_calls import CallsOfTools
 from proto import keys
 from proto.errors import Executed, InvalidParams, Kind, LinckiaError
 from proto.grants import HTTP, STDIO
+from proto.mounts import MountRequest
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
 from proto.ops.kernel import BUCKETS_S, OperationFigures
 from proto.ops.observation import CallRecord, KernelCalls
@@ -226,7 +227,8 @@ class CallLog:
         failure = outcome.failure if isinstance(outcome, LinckiaError) else None
         if is_work(call):
             self.services[op.service].add(now, duration_s, failed=failure is not None)
-        self.tools.note(call, duration_s, outcome)
+        if op.params is MountRequest:
+            self.tools.note(call, duration_s, outcome)
         self._count(call, duration_s, queued_s, failed=failure is not None)
         self.last += 1
         entry = CallRecord(

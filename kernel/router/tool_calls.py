@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from kernel.router.generation import RoutedCall
 from proto.errors import LinckiaError
-from proto.mounts import TOOLS_CALL, MountReply, MountRequest
+from proto.mounts import TOOLS_CALL, MountReply
 from proto.wire import frames
 
 KEPT: Final = 100
@@ -48,8 +48,8 @@ class CallsOfTools:
         self.services: collections.defaultdict[str, dict[str, ToolCalls]] = collections.defaultdict(dict)
 
     def note(self, call: RoutedCall, duration_s: float, outcome: object) -> None:
-        """Count a call; others than those of mounted tools are left out."""
-        if call.op.params is not MountRequest or (tool := _TOOL.match(call.target)) is None:
+        """Count a call to a mounted server, if it calls a tool."""
+        if (tool := _TOOL.match(call.target)) is None:
             return
         name, counted = tool["quoted"] or tool["plain"] or "", self.services[call.op.service]
         if name not in counted and len(counted) >= MOST:
