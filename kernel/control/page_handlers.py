@@ -14,6 +14,7 @@ import trio
 from kernel.chronicle.history import Recorder, rounded
 from kernel.chronicle.samples import FIGURES, Sample, history_of, merged
 from kernel.configure.config import ConfigError
+from kernel.configure.shown_settings import Refused, SettingShown
 from kernel.control import page_operations as ops
 from kernel.router.ports import LocalHandler
 from kernel.router.router import Router
@@ -83,13 +84,13 @@ class PageHandlers:
         except ConfigError as error:
             raise OperationError(str(error)) from None
 
-    async def _set(self, params: ops.KernelSet, caller: str) -> ops.SettingShown:
+    async def _set(self, params: ops.KernelSet, caller: str) -> SettingShown:
         change = partial(self.settings.change, params.name, params.value, reset=params.reset)
         async with self._changing:
             try:
                 # Once begun, it is finished: the file is written or not, whoever still waits.
                 shown, config = await trio.to_thread.run_sync(change)
-            except ops.Refused as error:
+            except Refused as error:
                 raise InvalidParams(str(error), field=error.field) from None
             except (OSError, ConfigError) as error:
                 raise OperationError(f"the settings cannot be changed: {error}") from error

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
+from kernel.configure.shown_settings import SettingShown
 from proto.operation import OPERATOR, Family, Params
 from proto.ops.kernel import SERVICE, ServiceName
 
@@ -78,23 +79,6 @@ class KernelMount(Params[MountFigures], frozen=True, kw_only=True):
     service: ServiceName
 
 
-class SettingShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting, its value, and where that comes from."""
-
-    name: str
-    kind: Annotated[str, Meta(description="boolean, integer, number, string, strings, choice or json")]
-    choices: tuple[str, ...] = ()
-    text: Annotated[str, Meta(description="What it does")] = ""
-    default: Any = None
-    value: Any = None
-    source: Annotated[str, Meta(description="default, file, environment or command line")] = "default"
-    where: Annotated[str, Meta(description="File and line, variable or flag")] = ""
-    is_secret: Annotated[bool, Meta(description="Whether the value is not shown, or not the whole of it")] = False
-    variable: Annotated[str, Meta(description="Variable of the environment that sets it")] = ""
-    service: str = ""
-    acts: Annotated[str, Meta(description="What must restart for a change to act; empty: nothing")] = ""
-
-
 class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
     """All settings but those of single mounted servers."""
 
@@ -114,14 +98,6 @@ class KernelSet(Params[SettingShown], frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     value: Any = None
     reset: Annotated[bool, Meta(description="Remove it from the file instead")] = False
-
-
-class Refused(Exception):
-    """A setting that cannot be changed so; `field` is the parameter that is wrong."""
-
-    def __init__(self, message: str, *, field: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class SettingsEditor(Protocol):

@@ -24,8 +24,8 @@ from kernel.cli.settings.loading import layers_of, load
 from kernel.cli.settings_file import NAME, REMOVED, SettingsFile, edited
 from kernel.configure import catalog, manifests
 from kernel.configure.config import Config, ConfigError
+from kernel.configure.shown_settings import Refused, SettingShown
 from kernel.control import mounts
-from kernel.control.page_operations import Refused, SettingShown
 from proto.control.address import find_data_dir
 from proto.control.commands import Failed
 from proto.names import module

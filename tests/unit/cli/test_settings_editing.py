@@ -9,7 +9,7 @@ import pytest
 
 from kernel.cli.settings.editing import Settings
 from kernel.cli.settings.layers import Flags
-from kernel.control.page_operations import Refused, SettingShown
+from kernel.configure.shown_settings import Refused, SettingShown
 
 FILE = """\
 # My settings
