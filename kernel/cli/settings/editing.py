@@ -127,7 +127,7 @@ class Settings:
                 raise Refused(f"{setting.name} comes from the {kind} ({where}), which you change there", field="name")
 
     def _place(self, setting: Setting, text: str) -> tuple[str, ...]:
-        """Return where the file has the setting, or where it is to be written."""
+        """Return where the file has the setting, or should have it."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
