@@ -10,7 +10,7 @@
   query by query, so that other work on the machine affects all of them.
 - `POST /v1/embeddings` with 1, 8 and 32 clients, one short text each; the peer is the server infinity-emb.
 
-Peers are installed on first use, into separate environments (`_peer_venv`).
+Peers are installed on first use, into separate environments (`parts.peer_venv`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,12 @@ class SentenceTransformers:
     def __init__(self, device: str = "cpu", dtype: str = "float32") -> None:
         python = environment("sentence-transformers", ["scikit-learn", "scipy"], ["sentence-transformers==6.2.0"])
         self._process = subprocess.Popen(
-            [str(python), str(Path(__file__).with_name("_sentence_transformers.py")), str(resolve().folder)],
+            [
+                str(python),
+                "-P",
+                str(Path(__file__).with_name("parts") / "sentence_transformers.py"),
+                str(resolve().folder),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
     scripts/bench search_sizes [--sizes 1000,10000,100000] [--queries 300] [--rerank off,maxsim] [--keep DIR]
 
-For each size, a data directory is created (see `_collections`), a real kernel is started on it, and `notes_search`
+For each size, a data directory is created (see `parts.collections`), a real kernel is started on it, and `notes_search`
 is called over HTTP, one query after the other, each once. Printed are p50 and p99, the memory of `retrieve`, and two
 restarts. `start` restarts everything, and measures until a search is answered by words, and until it is answered
 completely (the model loads last, whatever the size). `kill` kills `retrieve` alone, and measures until the next answer
