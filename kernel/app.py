@@ -32,6 +32,7 @@ from kernel.configure.launch import LaunchConfigs, RootFolders, secret
 from kernel.control import mounts, page_operations
 from kernel.control.alerts import Alerts, Process
 from kernel.control.handoff import Handoff
+from kernel.control.listening import listen
 from kernel.control.mounts import LiveMounts
 from kernel.control.observation import Observation
 from kernel.control.operations import KernelOperations
@@ -58,7 +59,6 @@ from proto.operation import OPERATOR, Operation, operation_of
 from proto.ops.fetch import AlertPost
 from proto.origin import Origin
 from proto.wire.front import SERVICE as FRONT
-from proto.wire.front import Http
 
 LINGER_S = 2.0
 """How long a kernel started for its clients outlives the last one, so that a restarted MCP client finds it running."""
@@ -228,7 +228,7 @@ class _Kernel:
         )  # fmt: skip
         self.observation.status = operations.status
         if self.config.http is not None:
-            operations.http_url = f"{self._listen(self.config.http)}/mcp"
+            operations.http_url = f"{await listen(self.handoff, self.config.http, self.config.data_dir)}/mcp"
         await nursery.start(self.observation.recorder.run)
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
@@ -269,15 +269,6 @@ class _Kernel:
         gc.freeze()
         gc.enable()
         await give_back_at_rest(_collect, rests_s=RESTS_S)
-
-    def _listen(self, settings: Http) -> str:
-        try:
-            return self.handoff.listen(settings)
-        except OSError as error:
-            raise ConfigError(
-                f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
-                "name another address with --http HOST:PORT, or disable HTTP (--no-http)"
-            ) from None
 
     def _replace_table(self, table: ops.Table) -> None:
         self.router.table = self.launches.table = self.control.table = table

@@ -33,7 +33,6 @@ from proto.wire.front import (
     Detach,
     Detached,
     FromFront,
-    Http,
     Listen,
     ToFront,
 )  # fmt: skip
@@ -139,24 +138,26 @@ class Handoff:
         """Number of local clients that are attached now."""
         return len(self._clients)
 
-    def listen(self, http: Http) -> str:
+    def listen(self, host: str, port: int) -> str:
         """Listen for HTTP, with a socket for each front; return the URL. Raises OSError."""
-        self._address = http.host, http.port
+        self._address = host, port
+        if len(self._names) > 1:
+            # Sockets that share a port would also share it with those of another kernel.
+            self._listen(shared=False).close()
         for name in self._names:
             self._listening[name] = self._listen()
             # The others use the port that the first one was given.
-            self._address = http.host, self._listening[name].getsockname()[1]
-        host = f"[{http.host}]" if ":" in http.host else http.host
-        return f"http://{host}:{self._address[1]}"
+            self._address = host, self._listening[name].getsockname()[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._address[1]}"
 
-    def _listen(self) -> socket.socket:
+    def _listen(self, *, shared: bool = True) -> socket.socket:
         """Return a socket that listens at the address. Raises OSError."""
         listening = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # A compromised front could install a filter that drops connections, even those of later fronts.
             listening.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
-            if len(self._names) > 1:
+            if shared and len(self._names) > 1:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listening.bind(self._address)
             listening.listen(BACKLOG)

@@ -104,8 +104,8 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     """Whether HTTP is served."""
     host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
     """Address to listen on."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
-    """0 picks a free port."""
+    port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    """0 picks a free port; null: `DEFAULT_PORT`, or the next one that is free."""
     token: str | None = None
     """Bearer token that clients must send, unless it is `OFF`; None: the kernel's own token."""
     token_file: str | None = None

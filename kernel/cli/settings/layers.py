@@ -29,7 +29,7 @@ from kernel.configure.config import (
 from proto.json_types import Layer
 from proto.manifest import ShortTable
 from proto.suggestions import nearest
-from proto.wire.front import DEFAULT_PORT, Http
+from proto.wire.front import Http
 
 PREFIX = "LINCKIA_"
 
@@ -124,18 +124,18 @@ def _address(text: str) -> Layer:
         return {"enabled": False}
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
-        port = rest.removeprefix(":") if rest else str(DEFAULT_PORT)
+        port = rest.removeprefix(":")
     elif text.isdecimal():
-        host, port = "", text
+        host, rest, port = "", ":", text
     elif text.count(":") > 1:
         # A bare IPv6 address cannot be followed by a port.
-        host, port = text, str(DEFAULT_PORT)
+        host, rest, port = text, "", ""
     else:
-        host, colon, port = text.partition(":")
-        port = port if colon else str(DEFAULT_PORT)
-    if not text or not port.isdecimal() or int(port) > 65535 or any(c in host for c in "/[] "):
+        host, rest, port = text.partition(":")
+    is_right = (port.isdecimal() and int(port) <= 65535) if rest else bool(host)
+    if not is_right or any(c in host for c in "/[] "):
         raise ValueError("write HOST:PORT (127.0.0.1:3000), :PORT, or off")
-    return {"enabled": True, "port": int(port)} | ({"host": host} if host else {})
+    return {"enabled": True} | ({"port": int(port)} if rest else {}) | ({"host": host} if host else {})
 
 
 def _number(text: str, what: str = "a port, 0 to 65535", most: float = 65535) -> int:

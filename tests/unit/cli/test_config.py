@@ -39,7 +39,7 @@ def load_in(data_dir: Path, environment: dict[str, str] | None = None, flags: Fl
 def test_without_any_setting_http_listens_on_the_loopback_only(data_dir: Path) -> None:
     config = load_in(data_dir)
     assert config.http is not None
-    assert (config.http.host, config.http.port, config.http.token) == ("127.0.0.1", 3000, None)
+    assert (config.http.host, config.http.port, config.http.token) == ("127.0.0.1", None, None)
     assert config.roots == ()
     assert config.data_dir == data_dir
 
@@ -214,10 +214,10 @@ def test_variables_of_the_set_up_script_are_not_reported_as_mistakes(data_dir: P
         ("localhost", ("localhost", 3000)),
         ("[::1]:80", ("::1", 80)),
         ("[::1]", ("::1", 3000)),
-        ("::1", ("::1", 3000)),
+        ("::1", ("::1", None)),
     ],
 )
-def test_an_address_may_leave_out_host_or_port(data_dir: Path, text: str, address: tuple[str, int]) -> None:
+def test_an_address_may_leave_out_host_or_port(data_dir: Path, text: str, address: tuple[str, int | None]) -> None:
     (data_dir / "token").write_text("0123456789abcdef")
     config = load_in(data_dir, flags=Flags(http=text, token_file=str(data_dir / "token")))
     assert config.http is not None
