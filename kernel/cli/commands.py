@@ -54,6 +54,9 @@ def _kernel(command: AddCommand) -> None:
     setup.add_argument("--dry-run", action="store_true", help="only show what would be done")
     setup.add_argument("--question", metavar="TEXT", help="what to ask at the end (default: the name of a note)")
 
+    demo = command("demo", "demo.demo", "show what Linckia does, with a few notes in a temporary folder")
+    demo.add_argument("--quick", action="store_true", help="end without waiting for Enter")
+
     stdio = command(
         "stdio", "stdio.stdio", "serve MCP on stdin and stdout, for an MCP client's configuration",
         "Joins the kernel of the data directory, or starts one that ends after its last client has left.",

@@ -59,3 +59,17 @@ def test_setup_without_folders_changes_nothing(tmp_path: Path) -> None:
     assert "does not exist" in lost.stderr
     assert "no terminal" in linckia(data, "setup", HOME=str(tmp_path)).stderr
     assert not data.exists()
+
+
+def test_the_demo_shows_everything_and_leaves_nothing(tmp_path: Path) -> None:
+    shown = linckia(tmp_path / "unused", "demo", TMPDIR=str(tmp_path))
+    assert shown.returncode == 0, shown
+    question, _, rest = shown.stdout.partition("Kill a service")
+    killed, _, undone = rest.partition("Undo what")
+    assert "deploys" in question
+    assert "nothing relevant" not in shown.stderr
+    assert killed.rstrip().endswith("later: deploys")
+    before, _, after = undone.partition("$ linckia undo --last")
+    assert "release on Fridays" in before
+    assert "release on Tuesdays" in after
+    assert list(tmp_path.iterdir()) == []

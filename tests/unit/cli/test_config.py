@@ -211,9 +211,9 @@ def test_variables_of_the_set_up_script_are_not_reported_as_mistakes(data_dir: P
         ("0.0.0.0:80", ("0.0.0.0", 80)),
         (":80", ("127.0.0.1", 80)),
         ("80", ("127.0.0.1", 80)),
-        ("localhost", ("localhost", 3000)),
+        ("localhost", ("localhost", None)),
         ("[::1]:80", ("::1", 80)),
-        ("[::1]", ("::1", 3000)),
+        ("[::1]", ("::1", None)),
         ("::1", ("::1", None)),
     ],
 )
