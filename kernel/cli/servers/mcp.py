@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +73,9 @@ def _add(arguments: argparse.Namespace, data_dir: Path) -> int:
         raise Usage(problem)
     if name in written(data_dir) or name in mounts(data_dir):
         raise Usage(f"there already is a server {name!r}; `linckia mcp remove {name}` removes it")
+    if found := shutil.which(str(table.get("command", ""))):
+        # The kernel may have another PATH (systemd's), where another program has this name, or none.
+        table["command"] = str(Path(found).absolute())
     is_running = change(data_dir, {(name,): table}) is not None
     say(f"{name} is added: [{TABLE}.{name}] in {data_dir / 'linckia.toml'}.")
     if not arguments.no_test:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import tomllib
 from pathlib import Path
@@ -39,6 +40,19 @@ def tables(data: Path) -> Any:
     return tomllib.loads((data / "linckia.toml").read_text()).get("mcp", {})
 
 
+def test_a_program_is_stored_with_the_place_where_it_was_found(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "sea-star"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert run(capsys, "add", "found", "--no-test", "--", "sea-star", "--arms", "5")[0] == 0
+    assert run(capsys, "add", "lost", "--no-test", "--", "sea-urchin")[0] == 0
+    assert [tables(data)[name]["command"] for name in ("found", "lost")] == [str(program), "sea-urchin"]
+
+
 def test_a_command_is_added_with_its_options(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(
         capsys, "add", "github", "--no-test", "--env", "LEVEL=a=b", "--env-from", "TOKEN", "--env-from", "own.env",
@@ -47,7 +61,7 @@ def test_a_command_is_added_with_its_options(data: Path, capsys: pytest.CaptureF
     assert (code, "github is added" in out) == (0, True)
     assert tables(data) == {
         "github": {
-            "command": "npx",
+            "command": shutil.which("npx") or "npx",
             "args": ["-y", "server", "--pin", "--", "x"],
             "env": {"LEVEL": "a=b"},
             "env_from": ["TOKEN", str(Path.cwd() / "own.env")],
