@@ -45,6 +45,7 @@ from kernel.router.mandates import KEY_FILE, Mandates
 from kernel.router.ports import ROUTINE, Injector
 from kernel.router.record import PAGE
 from kernel.router.router import Router
+from kernel.supervisor.liveness import Awake
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.process import channel_to
@@ -162,14 +163,18 @@ class _Kernel:
             audit=self.audit,
             rules=_rules(config, own.values(), mounted),
         )
-        followed = dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows)
-        self.folders = RootFolders((*config.roots, *followed))
-        self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
+        self.folders = RootFolders(
+            (*config.roots, *dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows))
+        )
+        self.awake = Awake()
+        self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]], self.awake.pause)
         zygotes = catalog.zygotes(every, config.rest_after_s)
         self.launches = LaunchConfigs(
             config, {entry.spec.name: entry for entry in every}, table, self.folders, self.unserved
         )
-        local = LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in every])
+        local = LocalPlacement(
+            zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in every], self.awake.pause
+        )
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in every),
             zygotes,
@@ -178,6 +183,7 @@ class _Kernel:
             self._placement(local, pools),
             handoff=self.handoff.ready,
             channel_to=channel_to if self.injector is None else self.injector.channel_to,
+            awake=self.awake,
         )
         self.router.wake_with(self.supervisor.wanted)
         self.mounts = LiveMounts(
@@ -233,7 +239,8 @@ class _Kernel:
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
         self.control.started.set()
-        nursery.start_soon(keep_running, "the check of the roots", self.folders.run, self._restart_for_other_folders)
+        restart = self._restart_for_other_folders
+        nursery.start_soon(keep_running, "the check of the roots", self.folders.run, restart, self.awake.pause)
         _log.info(
             "serving %d operations of %d services", len(self.router.table), len(self.launches.entries), extra=ROUTINE
         )

@@ -104,7 +104,7 @@ class Zygote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LIGHT: Final = Zygote(name="light", order=10)
-MCP: Final = Zygote(name=FRONT, order=40, preload=LIBRARIES, wait_s=0)
+MCP: Final = Zygote(name=FRONT, order=40, preload=LIBRARIES, wait_s=0, rests_after_s=0)
 """Has loaded MCP's SDK. The first front starts without it, because loading the SDK takes a second."""
 VECTORS: Final = Zygote(name="vectors", order=20, preload=("faiss",))
 TORCH: Final = Zygote(name="torch", order=90, preload=("torch",), wait_s=60.0, is_costly=True)

@@ -1,7 +1,7 @@
 """Disk usage of a service: its own folder, and deleted files that it still has open.
 
-Usage is measured once a second, less often if measuring takes long. RLIMIT_FSIZE also limits each single file
-(`services.runtime.sandbox`), so one huge file cannot slip in between two measurements.
+Usage is measured once a second, less often if measuring takes long or the process rests. RLIMIT_FSIZE also limits each
+single file (`services.runtime.sandbox`), so one huge file cannot slip in between two measurements.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 import stat
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
@@ -33,16 +34,16 @@ _CANNOT_BE_SEEN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _log = logging.getLogger("linckia.supervisor")
 
 
-async def overflow(folder: Path, pid: int, limit: int) -> str:
+async def overflow(folder: Path, pid: int, limit: int, pause: Callable[[float], Awaitable[None]] = trio.sleep) -> str:
     """Wait until the process with this folder uses more than `limit` bytes of disk; return a message with the
-    amount."""
+    amount. `pause` waits for the next measurement: a process at rest writes nothing."""
     while True:
         begun = time.monotonic()
         held = await trio.to_thread.run_sync(held_bytes, folder, pid, limit, abandon_on_cancel=True)
         if held > limit:
             many = "what cannot be counted" if held == math.inf else f"{held / 2**20:.0f} MiB or more"
             return f"holds {many} of the disk in {folder}, its limit is {limit / 2**20:.0f} MiB (disk_limit_bytes)"
-        await trio.sleep(max(INTERVAL_S, (time.monotonic() - begun) / SHARE))
+        await pause(max(INTERVAL_S, (time.monotonic() - begun) / SHARE))
 
 
 async def clear(folder: Path, limit: int) -> str:

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,10 +70,10 @@ class RootFolders:
         self.identities = tuple(map(_identity, self._roots))
         """An identifier for each root's folder, to tell it from another of that name; empty if it never existed."""
 
-    async def run(self, replaced: Callable[[], None]) -> None:
+    async def run(self, replaced: Callable[[], None], pause: Callable[[float], Awaitable[None]] = trio.sleep) -> None:
         """Check periodically, and call `replaced` whenever a root has become another folder."""
         while self._roots:
-            await trio.sleep(LOOK_INTERVAL_S)
+            await pause(LOOK_INTERVAL_S)
             # Checking a network folder may take arbitrarily long, so not on the event loop.
             found = await trio.to_thread.run_sync(lambda: tuple(map(_identity, self._roots)), abandon_on_cancel=True)
             now = tuple(new or old for new, old in zip(found, self.identities, strict=True))

@@ -73,7 +73,8 @@ class ServiceSpec(Supervised, frozen=True, kw_only=True):
     """Window for `intensity`: short, so that unrelated deaths hours apart never add up."""
     backoff: Backoff = Backoff()
     ping_interval_s: Positive = 1.0
-    """A ping costs 0.1 ms, and people hardly notice stalls shorter than a second."""
+    """A ping costs 0.1 ms, and people hardly notice stalls shorter than a second. A process at rest is pinged less
+    often (`kernel.supervisor.liveness`)."""
     shutdown_timeout_s: Positive = 5.0
     """Time for in-flight calls to finish when it is told to end."""
     term_timeout_s: Positive = 2.0

@@ -28,7 +28,7 @@ TOKEN_BYTES = 32
 PREFIX = "linckia_"
 """Prefix by which secret scanners can recognize tokens."""
 
-POLL_S = 25.0
+POLL_S = 600.0
 """How long a front waits for changes before it asks again."""
 
 APPLY_S = 5.0

@@ -16,7 +16,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -119,9 +119,11 @@ class Handoff:
 
     Args:
         names: names of the fronts, which share the work.
+        pause: waits between two checks of the listening sockets.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], pause: Callable[[float], Awaitable[None]] = trio.sleep) -> None:
+        self._pause = pause
         self.session_states = SessionStates()
         self._names = tuple(names)
         self._listening: dict[str, socket.socket] = {}
@@ -204,7 +206,7 @@ class Handoff:
 
     async def _look(self) -> None:
         while True:
-            await trio.sleep(LOOK_S)
+            await self._pause(LOOK_S)
             self._replace_shut()
 
     def ready(self, name: str, end: socket.socket, condemn: Callable[[str], None]) -> None:

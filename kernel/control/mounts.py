@@ -25,7 +25,7 @@ from proto.operation import Operation
 from proto.ops import Table
 from proto.ops.kernel import MountsReloaded
 
-POLL_S = 30.0
+POLL_S = 600.0
 """How long a front's request for changes waits at most; less than its deadline."""
 
 _log = logging.getLogger("linckia.kernel")

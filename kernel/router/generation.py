@@ -321,6 +321,9 @@ class Generation:
         self.client: FrontClient | None = None
         """The clients for which a front speaks; set once the front is READY."""
 
+    def stirred(self) -> None:
+        """Note that it was sent something, so that it is watched closely."""
+
     @property
     def held_bytes(self) -> int:
         """Number of bytes that the kernel holds for it; see `HeldBytes`."""
@@ -363,6 +366,7 @@ class Generation:
 
     def post(self, frame: Return | Fault | Progress | Event) -> None:
         """Send the frame, or drop it if the link is closed."""
+        self.stirred()
         if self.channel is not None:
             with contextlib.suppress(LinkClosed):
                 self.channel.post(frame)

@@ -469,6 +469,7 @@ class Lane:
     def _post(self, generation: Generation, frame: Call | Cancel) -> None:
         if not generation.takes_calls or generation.channel is None:
             return
+        generation.stirred()
         try:
             generation.channel.post(frame)
         except LinkClosed:

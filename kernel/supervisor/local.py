@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,7 +153,7 @@ class LocalPlacement:
     """`placement.Placement` for this machine.
 
     `log_dir` holds NAME.log for each service. `prestarted` becomes the first front. First starts follow `order`, except
-    that services somebody waits for go first.
+    that services somebody waits for go first. `pause` waits between two checks for zombies.
     """
 
     def __init__(
@@ -162,8 +162,10 @@ class LocalPlacement:
         log_dir: Path,
         prestarted: Prestarted | None = None,
         order: Sequence[str] = (),
+        pause: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> None:
         self._log_dir = log_dir
+        self._pause = pause
         self._prestarted = prestarted
         self.reaper = Reaper()
         if prestarted is not None:
@@ -199,7 +201,7 @@ class LocalPlacement:
 
     async def _look_after(self) -> None:
         while True:
-            await trio.sleep(LOOK_INTERVAL_S)
+            await self._pause(LOOK_INTERVAL_S)
             self.reaper.collect(trio.current_time())
             for zygote in self.zygotes.values():
                 zygote.rest_if_unneeded()

@@ -23,6 +23,7 @@ from kernel.configure.spec import ServiceSpec
 from kernel.router.generation import Generation, HeldBytes
 from kernel.router.ports import Cause, CauseKind, GenerationSink
 from kernel.supervisor import processes
+from kernel.supervisor.liveness import REST_AFTER_S, REST_PING_S, Awake, Calm, Liveness, next_look
 from kernel.supervisor.placement import Placement, Running, cause_of
 from kernel.supervisor.spawn import SpawnError
 from proto.errors import Unavailable
@@ -77,61 +78,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     noticed_at: float
 
 
-class Liveness:
-    """Tracks whether an event loop answers pings. Time that the kernel itself overslept does not count."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._unanswered_since: float | None = None
-        self._n = 0
-        self._sent: dict[int, float] = {}
-        self.round_trip_s: float | None = None
-
-    def ping(self, now: float) -> int:
-        """Return the number of the ping to send now."""
-        self._n += 1
-        self._sent[self._n] = now
-        if self._unanswered_since is None:
-            self._unanswered_since = now
-        return self._n
-
-    def pong(self, n: int, now: float) -> None:
-        """Note a pong. Any pong shows that the loop runs."""
-        if (sent := self._sent.get(n)) is not None:
-            self.round_trip_s = now - sent
-            self.heard()
-            self._sent = {number: at for number, at in self._sent.items() if number > n}
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether a ping is unanswered."""
-        return self._unanswered_since is not None
-
-    def heard(self) -> None:
-        """Note that a frame arrived, which shows that the loop runs."""
-        self._unanswered_since = None
-
-    def excuse(self, waited_s: float) -> None:
-        """Do not count time in which the process could not run."""
-        if self._unanswered_since is not None:
-            self._unanswered_since += waited_s
-
-    def hung_for(self, now: float, overslept_s: float) -> float | None:
-        """Return for how many seconds pings have been unanswered if that is too long, otherwise None."""
-        if self._unanswered_since is None:
-            return None
-        self._unanswered_since += overslept_s
-        silent_s = now - self._unanswered_since
-        return silent_s if silent_s >= self._timeout_s else None
-
-
 class Life(Generation):
     """One generation as the supervisor sees it; `run` covers its whole life."""
 
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
         channel_to: Callable[[str, Link], Channel], on_ready: Callable[[Life], None],
-        on_idle: Callable[[Life], None], held: HeldBytes,
+        on_idle: Callable[[Life], None], held: HeldBytes, awake: Awake,
     ) -> None:  # fmt: skip
         """`on_idle` is called each time the generation is found to have had no call for `rests_after_s`."""
         super().__init__(spec.name, number, mode, held)
@@ -157,6 +110,18 @@ class Life(Generation):
         self._asked_to_end = trio.Event()
         self._patience = trio.CancelScope()
         self._all_read = trio.Event()
+        self._was_stirred = False
+        """Whether a frame was sent or arrived since the last check, other than pings and pongs."""
+        self._resting: trio.CancelScope | None = None
+        """The wait of a process at rest for its next check; None if it does not rest."""
+        self._all_awake = awake
+        self._awake = trio.Event()
+        self._awake.set()
+
+    def stirred(self) -> None:
+        self._was_stirred = True
+        if self._resting is not None:
+            self._resting.cancel()
 
     def end(self, cause: Cause, rung: Rung = Rung.DRAIN) -> None:
         """End it because of `cause`, starting at `rung`. The first cause is kept; a harsher rung takes effect at
@@ -202,12 +167,14 @@ class Life(Generation):
             raise
         finally:
             self.held.generations.discard(self)
+            self._all_awake.discard(self)
             self.running.close()
 
     async def _watch_until_dead(self, running: Running, data_dir: str) -> Ended:
         channel = self.channel = self._channel_to(self.spec.name, running.link)
         channel.gathered = self.held.make_room
         self.held.generations.add(self)
+        self._all_awake.add(self)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
             for watch in (self._read, self._watch, self._descend, self._watch_loop):
@@ -245,6 +212,7 @@ class Life(Generation):
             raise ProtocolViolation(f"{type(frame).__name__} after bye")
         self.liveness.heard()
         if not isinstance(frame, _OURS):
+            self.stirred()
             if self.ready_at is None and isinstance(frame, Call):
                 # The router does not know this generation yet, so no reply could reach it.
                 text = f"service {self.spec.name} made a call before it was ready; calls can be made once it is"
@@ -288,8 +256,9 @@ class Life(Generation):
             self._on_ready(self)
 
     async def _watch(self, channel: Channel, running: Running) -> None:
-        """Check start-up time, pings, memory and log once per ping interval."""
+        """Check start-up time, pings, memory and log once per ping interval, at rest less often."""
         interval = self.spec.ping_interval_s
+        calm = Calm(running.pid, trio.current_time())
         begun = trio.current_time()
         startup_deadline = begun + self.spec.startup_timeout_s
         next_at = begun + interval
@@ -297,6 +266,7 @@ class Life(Generation):
             planned = next_at if self.ready_at is not None else min(next_at, startup_deadline)
             await trio.sleep_until(planned)
             now = trio.current_time()
+            is_silent = self.liveness.is_silent
             overslept = max(0.0, now - planned - interval)
             if self.ready_at is None:
                 startup_deadline += overslept
@@ -307,15 +277,58 @@ class Life(Generation):
             elif self._cause is None:
                 self._ping(channel, now, overslept)
             if now >= next_at:
-                self._check_memory(running)
-                if not running.node:
-                    self._check_threads(running)
-                self._check_stopped(running)
-                await running.tend(self._sink.was_used(self.spec.name))
-                if self._is_idle():
-                    # Nothing is awaited between this check and the end of calls, so no call can arrive in between.
-                    self._on_idle(self)
-                next_at = trio.current_time() + interval
+                if await self._check(running, calm, is_silent) and trio.current_time() - calm.since >= REST_AFTER_S:
+                    await self._rest(channel, running, calm)
+                    # A call came: the next ping is as soon after it as on average without a rest.
+                    interval_s = interval if self.liveness.is_silent else interval / 2
+                else:
+                    interval_s = interval
+                next_at = trio.current_time() + interval_s
+
+    async def _check(self, running: Running, calm: Calm, is_silent: bool) -> bool:
+        """Check what a ping does not tell; return whether the process has nothing to do.
+
+        Args:
+            is_silent: whether it has not answered the last ping in time.
+        """
+        if self._resting is None or not calm.stood_still():
+            self._check_memory(running)
+            if not running.node:
+                self._check_threads(running)
+        self._check_stopped(running)
+        used = self._sink.was_used(self.spec.name)
+        await running.tend(used)
+        if self._is_idle():
+            # Nothing is awaited between this check and the end of calls, so no call can arrive in between.
+            self._on_idle(self)
+        stirred, self._was_stirred = self._was_stirred, False
+        is_calm = not (
+            used or stirred or running.node or self._was_stopped or self.backlogs or is_silent
+            or self.ready_at is None or self._cause is not None or any(call.for_client for call in self.made.values())
+        )  # fmt: skip
+        return calm.seen(is_calm, trio.current_time())
+
+    async def _rest(self, channel: Channel, running: Running, calm: Calm) -> None:
+        """Check and ping the process rarely, until it is sent or sends something, computes, or answers no ping."""
+        pinged_at = trio.current_time()
+        self._awake = trio.Event()
+        self._all_awake.discard(self)
+        try:
+            while not self._was_stirred:
+                if (now := trio.current_time()) - pinged_at >= REST_PING_S:
+                    pinged_at = now
+                    self._ping(channel, now, 0.0)
+                    next_at = now + self.spec.ping_interval_s
+                else:
+                    next_at = next_look(now)
+                with trio.CancelScope() as self._resting:
+                    await trio.sleep_until(next_at)
+                if self._resting.cancelled_caught or not await self._check(running, calm, self.liveness.is_silent):
+                    return
+        finally:
+            self._resting = None
+            self._awake.set()
+            self._all_awake.add(self)
 
     def _is_idle(self) -> bool:
         limit_s, only = self.spec.rests_after_s, self.spec.rests_while
@@ -389,8 +402,14 @@ class Life(Generation):
 
     async def _watch_disk(self, running: Running, folder: Path) -> None:
         if self.spec.disk_limit_bytes is not None:
-            text = await disk.overflow(folder, running.pid, self.spec.disk_limit_bytes)
+            text = await disk.overflow(folder, running.pid, self.spec.disk_limit_bytes, self._pause)
             self.end(Cause(CauseKind.DISK, None, text), Rung.TERM)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait this long, and while it rests."""
+        await trio.sleep(seconds)
+        with trio.move_on_after(REST_PING_S):
+            await self._awake.wait()
 
     async def _descend(self, channel: Channel, running: Running) -> None:
         """Once asked to end the process, climb the ladder rung by rung until it is dead (which cancels this)."""

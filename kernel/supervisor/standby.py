@@ -4,7 +4,8 @@ death.
 A standby has done all work that does not depend on when it is needed (see `services.runtime.main`). The time from a
 kill to the next reply is a tenth to a half of what it is without one (`scripts/bench kills`). If there is no suitable
 standby, the service is forked or started from scratch. A standby takes some 10 MB, so a service that has not been
-called for a while has none until its next call.
+called for a while has none until its next call; the zygote of the fronts, which only their standbys wait for, rests
+with them.
 """
 
 from __future__ import annotations
@@ -105,6 +106,9 @@ class Standby:
                     if self._patience.cancelled_caught:
                         if self._deadline <= trio.current_time():
                             self._was_called = trio.Event()
+                            if not self._zygote.spec.wait_s:
+                                # No start waits for it, so it is only worth its memory for standbys.
+                                self._zygote.no_longer_needed_by(self._spec.name)
                             await self._was_called.wait()
                         delay = AFTER_A_RESTART_S
         finally:
@@ -112,6 +116,7 @@ class Standby:
 
     async def _live(self) -> bool:
         """Run one process until it is taken (returns True) or dies."""
+        self._zygote.needed_by.add(self._spec.name)
         ours, theirs = socket_pair()
         with ours:
             with theirs:

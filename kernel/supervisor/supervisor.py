@@ -20,6 +20,7 @@ from kernel.configure.spec import ServiceSpec, ZygoteSpec, check
 from kernel.router.generation import HeldBytes, ServiceState
 from kernel.router.ports import ROUTINE, Cause, CauseKind, GenerationSink
 from kernel.supervisor import policy, policy_events, processes
+from kernel.supervisor.liveness import Awake
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.policy import Plan
 from kernel.supervisor.policy_events import Decision, Event
@@ -79,6 +80,7 @@ class Supervisor:
         *,
         channel_to: Callable[[str, Link], Channel] = channel_to,
         handoff: Callable[[str, socket.socket, Callable[[str], None]], None] = lambda name, end, condemn: None,
+        awake: Awake | None = None,
     ) -> None:
         """
         Args:
@@ -87,6 +89,7 @@ class Supervisor:
             handoff: called for each READY generation that has a handoff socket, with the kernel's end of it and a
                 function that ends the generation for breaking the protocol.
             placement: starts the services.
+            awake: is told which processes are awake.
 
         Raises:
             ValueError: the specs are inconsistent; the message names the field.
@@ -100,6 +103,7 @@ class Supervisor:
         self._channel_to = channel_to
         self._handoff = handoff
         self._held = HeldBytes()
+        self._awake = awake or Awake()
         self._generations: dict[str, Life] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._dead: set[str] = set()
@@ -234,6 +238,7 @@ class Supervisor:
                     on_ready=self._became_ready,
                     on_idle=lambda idle: self._apply(policy_events.Idle(idle.service, idle.number)),
                     held=self._held,
+                    awake=self._awake,
                 )  # fmt: skip
                 self._generations[name] = generation
                 nursery.start_soon(run_isolated, f"the life of {name}", self._live, generation)

@@ -80,6 +80,7 @@ async def give_back_at_rest(
     resident: Callable[[], int] = resident_bytes,
     *,
     rests_s: float = RESTS_S,
+    wait: Callable[[float], Awaitable[None]] = trio.sleep,
 ) -> None:
     """Return memory each time the process is idle after work, until cancelled.
 
@@ -92,11 +93,12 @@ async def give_back_at_rest(
         give: returns free memory to the system, without blocking the event loop.
         resident: returns the size of this process's memory.
         rests_s: processor time between two checks below which the process is idle.
+        wait: waits for the next check, for at least this long.
     """
     given = before = 0.0
     least, was_grown, looks, pause = resident(), False, 0, 0
     while True:
-        await trio.sleep(LOOK_EVERY_S)
+        await wait(LOOK_EVERY_S)
         looks += 1
         now, size = worked_s(), resident()
         is_idle = now - before < rests_s

@@ -196,7 +196,7 @@ class KernelTokensChanged(Params[Done], frozen=True, kw_only=True):
     name: Annotated[str, Meta(max_length=200)] = ""
 
 
-@internal.read("kernel_tokens", deadline_s=60, callers=(FRONT,))
+@internal.read("kernel_tokens", deadline_s=660, callers=(FRONT,))
 class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
     """Return the operator's tokens once they differ from `version`, or after a while."""
 
@@ -204,7 +204,7 @@ class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
     version: int
 
 
-@internal.read("kernel_mounts", deadline_s=60, callers=(FRONT, OPERATOR))
+@internal.read("kernel_mounts", deadline_s=660, callers=(FRONT, OPERATOR))
 class KernelMounts(Params[MountTable], frozen=True, kw_only=True):
     """Return the mounted servers once they differ from `version`, or after a while."""
 

@@ -20,7 +20,7 @@ internal = Family(SERVICE, role=Role.INTERNAL)
 TraceId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$", description="W3C trace id, 32 hexadecimal digits")]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="At most this many")]
 
-MAX_WAIT_S = 60.0
+MAX_WAIT_S = 600.0
 
 
 class ProcessFigures(ServiceStatus, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ internal = Family(
     "watch", role=Role.INTERNAL, callers=("documents", "events", "files", "knowledge", "transcripts", OPERATOR)
 )
 
-MAX_WAIT_S = 60.0
+MAX_WAIT_S = 600.0
 
 _NAME = "Name of the subscription, unique among the caller's own: letters, digits and _.:-"
 SubscriptionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$", description=_NAME)]

@@ -30,7 +30,7 @@ FILES, AUDIT, TIMELINE = "files", "audit", "timeline"
 GATHER_S = 0.2
 """Pause after a batch: what happens meanwhile is stored in one transaction."""
 
-WAIT_S = 55.0
+WAIT_S = 600.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 
 MISSING = "missing"

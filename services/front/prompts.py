@@ -93,11 +93,14 @@ class FilePrompts:
         self._limiter = trio.CapacityLimiter(1)
         self._found: dict[str, FilePrompt] | None = None
         self._changes = 0
+        self._asked = trio.Event()
+        """Set once a client has asked for the list."""
 
     async def current(self, grant: Grant | None = None) -> dict[str, FilePrompt]:
         """Return the current prompts by name, without those in roots that a client with this grant may not read."""
         if not self._folders:
             return {}
+        self._asked.set()
         found = await trio.to_thread.run_sync(self._scan, limiter=self._limiter)
         limited = () if grant is None else grant.roots
         if not limited:
@@ -119,7 +122,8 @@ class FilePrompts:
         return {"description": prompt.description, "messages": [message]}
 
     async def watch(self, changed: Callable[[], Any]) -> None:
-        """Call `changed` (a coroutine function) each time the list changes, until cancelled."""
+        """Call `changed` (a coroutine function) each time the list changes, once a client knows it, until cancelled."""
+        await self._asked.wait()
         reported = self._changes
         while self._folders:
             await self.current()

@@ -74,6 +74,7 @@ class Environment:
         ending: set once the service should end; a call that only waits should then return what it has.
         ends_because: why the service ends by itself, for the calls that it was serving.
         shown: what `status` shows for this service.
+        news: set when that has changed.
         backlogs: progress of background work by name, for `status` and `/metrics`; None means it is done.
         resting: called each time the service becomes idle after work.
         outgoing: the service's calls; a front uses it to make calls on behalf of clients.
@@ -104,6 +105,7 @@ class Environment:
         self.ending = ending
         self.ends_because = ""
         self.shown: dict[str, str] = {}
+        self.news = trio.Event()
         self.backlogs: dict[str, Callable[[], frames.Backlog | None]] = {}
         self.resting: list[GiveBack] = []
         self.outgoing = outgoing
@@ -181,7 +183,9 @@ class Environment:
     def info(self, **values: str) -> None:
         """Update what `status` shows for this service; existing names are replaced, an empty value removes one."""
         shown = [(name, value[: frames.INFO_CHARS]) for name, value in (self.shown | values).items() if value]
-        self.shown = dict(shown[: frames.INFO_ENTRIES])
+        if (now := dict(shown[: frames.INFO_ENTRIES])) != self.shown:
+            self.shown = now
+            self.news.set()
 
     def report(self) -> None:
         """Send what `status` shows before the service is ready; afterwards, the kernel asks for it."""

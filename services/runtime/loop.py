@@ -44,6 +44,9 @@ serve them, the first answer would come only after the last call was read."""
 STARVED_MS = 1000
 """Time for the in-flight calls of a process that cannot open more files; some do not need any."""
 
+TOLD_AFTER_S = 1.1
+"""Time after which a change of what `status` shows is sent without a ping. At work, a ping is earlier."""
+
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges within a millisecond; after this time it is dead or has given up on this process."""
 
@@ -88,6 +91,10 @@ class ServiceLoop:
         self._drained = trio.Event()
         self._no_calls = trio.Event()
         self._bye_ack = trio.Event()
+        self._pinged = trio.Event()
+        """Set and replaced at each ping."""
+        self._told: dict[str, str] = {}
+        """What the kernel shows of this service."""
         self._link_lost = False
         self._starved = False
         """True if the process ends because it ran out of descriptors."""
@@ -121,7 +128,9 @@ class ServiceLoop:
                     self._nursery = calls
                     try:
                         self._channel.post(frames.Ready(env.shown))
+                        self._told = env.shown
                         env.ready.set()
+                        background.start_soon(self._tell, env)
                         await self._drained.wait()
                         if self._calls:
                             with trio.move_on_after(self._drain.timeout_ms / 1000 if self._drain else 0):
@@ -211,15 +220,37 @@ class ServiceLoop:
                     context.cancelled_by_caller = True
                     context.scope.cancel()
             case frames.Ping(n=n):
-                waiting = {of: held for of, look in env.backlogs.items() if (held := look()) is not None}
-                shown = dict(itertools.islice(waiting.items(), frames.INFO_ENTRIES))
-                self._channel.post(frames.Pong(n, len(self._calls), env.shown, shown))
+                self._pong(n, env)
+                self._pinged.set()
+                self._pinged = trio.Event()
             case frames.Drain():
                 self._end(frame)
             case frames.ByeAck():
                 self._bye_ack.set()
             case _:
                 raise ProtocolViolation(f"unexpected {type(frame).__name__} from the kernel")
+
+    def _pong(self, n: int, env: Environment) -> None:
+        waiting = {of: held for of, look in env.backlogs.items() if (held := look()) is not None}
+        shown = dict(itertools.islice(waiting.items(), frames.INFO_ENTRIES))
+        self._told = env.shown
+        self._channel.post(frames.Pong(n, len(self._calls), env.shown, shown))
+
+    async def _tell(self, env: Environment) -> None:
+        """Have the kernel show what has changed, although it pings a process rarely that has nothing to do."""
+        while True:
+            await env.news.wait()
+            await trio.sleep(TOLD_AFTER_S)
+            env.news = trio.Event()
+            if env.shown != self._told:
+                with contextlib.suppress(LinkClosed):
+                    self._pong(0, env)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for the first ping after this time, so that work that can wait does not wake the process."""
+        ends_at = trio.current_time() + seconds
+        while trio.current_time() < ends_at:
+            await self._pinged.wait()
 
     def _begin(self, call: frames.Call) -> None:
         """Start the handler. Raises LinckiaError if it was not started."""

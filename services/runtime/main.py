@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -126,7 +127,7 @@ async def _main(
             handoff = None if handoff_fd is None else socket.socket(fileno=handoff_fd)
             loop = ServiceLoop(launch, link, info, handoff=handoff)
             nursery.start_soon(loop.end_at_sigterm)
-            nursery.start_soon(give_back_at_rest, loop.give_back)
+            nursery.start_soon(partial(give_back_at_rest, loop.give_back, wait=loop.pause))
             await loop.run(module.open_service)
             nursery.cancel_scope.cancel()
 

@@ -18,7 +18,7 @@ from proto.ops.watch import Change, WatchChanges, WatchSubscribe, WatchUnsubscri
 from services.runtime.handlers import Environment
 from services.shared.backoff import Backoff
 
-WAIT_S = 30.0
+WAIT_S = 600.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
 
 PATIENCE_S = 1.0

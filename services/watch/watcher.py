@@ -37,6 +37,9 @@ LONG_TURN_S: Final = 0.05
 
 TICK_S: Final = 1.0
 """Interval between checks of the watched folders themselves, which may come back at any time."""
+REST_TICK_S: Final = 5.0
+"""The same if nothing has changed for `REST_AFTER_S`. The system reports at once what is moved or deleted."""
+REST_AFTER_S: Final = 10.0
 FIRST_SWEEP_S: Final = 0.05
 SWEEP_PAUSE_S: Final = 2.0
 """Pause between two sweeps for overflows: a continuing storm must not block all other work."""
@@ -119,6 +122,8 @@ class Watcher:
         self._wake = trio.Event()
         self._pause_s = DEBOUNCE_S
         self._next_reconcile = trio.current_time() + self._settings.reconcile_interval_s
+        self._changed_at = trio.current_time()
+        """Time of the latest event or change."""
         self._poll = Batch()
         self._polled_at = -math.inf
 
@@ -250,6 +255,7 @@ class Watcher:
             self._take_events(self._inotify.read())
 
     def _take_events(self, data: bytes) -> None:
+        self._changed_at = trio.current_time()
         for event in parse(data):
             self.events += 1
             if event.mask & IN_Q_OVERFLOW:
@@ -312,6 +318,7 @@ class Watcher:
         self._schedule()
 
     def _notify(self) -> None:
+        self._changed_at = trio.current_time()
         self.changed.set()
         self.changed = trio.Event()
 
@@ -328,7 +335,8 @@ class Watcher:
 
     async def _tick(self) -> None:
         while True:
-            await trio.sleep(TICK_S)
+            pause_s = TICK_S if trio.current_time() - self._changed_at < REST_AFTER_S else REST_TICK_S
+            await trio.sleep(min(pause_s, self._settings.poll_interval_s) if self.watches.without else pause_s)
             assert self._tracker is not None
             self._roots |= await trio.to_thread.run_sync(self._tracker.displaced)
             now = trio.current_time()
@@ -357,6 +365,10 @@ class Watcher:
                 for tree in tracker.trees:
                     trim(db, tree, self._settings.log_limit)
 
+        trimmed: tuple[object, float] | None = None
         while True:
             await trio.sleep(self._settings.trim_interval_s)
-            await self.change(trim_now)
+            now = dict(self.acknowledged), self._changed_at
+            if now != trimmed:
+                await self.change(trim_now)
+                trimmed = now

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -41,6 +41,8 @@ INDEX_TIMEOUT_S = 900.0
 REST_AFTER_S = 3
 RESTS_WITHIN_S = 60.0
 POLL_S = 0.05
+SOON = {"LINCKIA_REST_AFTER_S": str(REST_AFTER_S), "LINCKIA_SERVICES__EMBED__UNLOAD_AFTER_S": str(REST_AFTER_S)}
+"""Settings with which the services rest soon."""
 
 _SYLLABLES = [consonant + vowel for consonant in "bcdfghklmnprstvz" for vowel in "aeiou"]
 
@@ -115,7 +117,7 @@ def rows(found: Figures) -> list[tuple[str, str]]:
 def measured(folder: Path, notes: int, files: int) -> Figures:
     """Measure a kernel of its own in `folder`. Raises Failed, ControlError, OSError."""
     choice = random.Random(1)
-    words = ["".join(choice.choices(_SYLLABLES, k=choice.randint(1, 4))) for _ in range(5_000)]
+    words = words_of(choice)
     data, vault, tree, staged = folder / "data", folder / "notes", folder / "tree", folder / "staged"
     complain(f"writing {notes:,} notes and {files:,} files to {folder}")
     write_notes(vault, notes, words, choice)
@@ -126,7 +128,7 @@ def measured(folder: Path, notes: int, files: int) -> Figures:
     with kernel(data, vault, tree) as status:
         start_s = time.monotonic() - began
         complain("indexing the notes")
-        words_s, notes_s = _until_indexed(status, began, notes)
+        words_s, notes_s = until_indexed(status, began, notes)
         complain("indexing the files")
         with Client(data) as client:
             # Moved to the root in one step, or the kernel would index them while they are written.
@@ -165,6 +167,11 @@ def measured(folder: Path, notes: int, files: int) -> Figures:
     )
 
 
+def words_of(choice: random.Random) -> list[str]:
+    """Return words for notes."""
+    return ["".join(choice.choices(_SYLLABLES, k=choice.randint(1, 4))) for _ in range(5_000)]
+
+
 def write_notes(folder: Path, count: int, words: list[str], choice: random.Random) -> None:
     """Write Markdown notes, each with a title, two sections, and links to others."""
     folder.mkdir()
@@ -187,17 +194,20 @@ def write_files(folder: Path, count: int, choice: random.Random) -> None:
 
 
 @contextlib.contextmanager
-def kernel(data: Path, *roots: Path) -> Iterator[Callable[[], JsonObject]]:
+def kernel(
+    data: Path, *roots: Path, settings: Mapping[str, str] = SOON, http: Sequence[str] = ("--no-http",)
+) -> Iterator[Callable[[], JsonObject]]:
     """Run a kernel with default settings, except that its services rest soon; yields a function that asks its status.
 
     Raises Failed if it does not start.
     """
-    command = [sys.executable, "-P", "-m", module("kernel.cli"), "serve", "--no-http", "--data", str(data)]
+    command = [sys.executable, "-P", "-m", module("kernel.cli"), "serve", *http, "--data", str(data)]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("LINCKIA_")}
-    soon = {"LINCKIA_REST_AFTER_S": str(REST_AFTER_S), "LINCKIA_SERVICES__EMBED__UNLOAD_AFTER_S": str(REST_AFTER_S)}
     data.mkdir()
     with (data / "serve.log").open("wb") as log:
-        process = subprocess.Popen([*command, *map(str, roots)], env=ours | soon, stdin=subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(
+            [*command, *map(str, roots)], env=ours | dict(settings), stdin=subprocess.DEVNULL, stderr=log
+        )
 
     def status() -> JsonObject:
         with Client(data) as client:
@@ -224,7 +234,7 @@ def kernel(data: Path, *roots: Path) -> Iterator[Callable[[], JsonObject]]:
             process.wait()
 
 
-def _until_indexed(status: Callable[[], JsonObject], began: float, notes: int) -> tuple[float, float]:
+def until_indexed(status: Callable[[], JsonObject], began: float, notes: int) -> tuple[float, float]:
     """Return the times until all notes can be found by words, and by meaning too. Raises Failed."""
     words_s = 0.0
     while (now := time.monotonic() - began) < INDEX_TIMEOUT_S:

@@ -159,7 +159,7 @@ def test_costly_zygotes_rest_only_after_a_long_pause() -> None:
     for after_s, late in ((60, 300), (0, None)):
         rests = {spec.name: spec.rests_after_s for spec in catalog.zygotes(entries, after_s)}
         assert {name: limit for name, limit in rests.items() if limit is not None} == (
-            {"decode": 0, "torch": late} if late else {"decode": 0}
+            {"decode": 0, "front": 0, "torch": late} if late else {"decode": 0, "front": 0}
         )
 
 

@@ -68,6 +68,7 @@ class Waiter:
     async def open(self, env: Environment) -> AsyncIterator[Handlers]:
         handlers = Handlers()
         env.info(colour="blue")
+        self.env = env
 
         async def background() -> None:
             await self.fail_in_background.wait()
@@ -252,6 +253,26 @@ async def test_ping_is_answered_while_calls_run() -> None:
         kernel.channel.post(Ping(9))
         pong = await kernel.expect(Pong)
         assert (pong.n, pong.in_flight, pong.info) == (9, 1, {"colour": "blue"})
+
+
+async def test_what_status_shows_is_sent_without_a_ping_once_it_has_changed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        waiter.env.info(colour="blue")
+        await trio.sleep(60)
+        for colour in ("red", "green"):
+            waiter.env.info(colour=colour)
+            with trio.fail_after(2):
+                pong = await kernel.expect(Pong)
+            assert (pong.n, pong.info) == (0, {"colour": colour})
+        waiter.env.info(colour="white")
+        kernel.channel.post(Ping(1))
+        assert (await kernel.expect(Pong)).n == 1
+        with trio.move_on_after(60):
+            pytest.fail(f"sent twice: {await kernel.channel.receive()}")
 
 
 async def test_invalid_parameters_are_refused() -> None:

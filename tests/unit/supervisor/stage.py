@@ -211,10 +211,15 @@ class Record:
         self.causes: list[Cause] = []
         self.retry_at: dict[str, float | None] = {}
         self.busy: set[str] = set()
+        self.used: set[str] = set()
+        """Services that have a client's call."""
+        self.generations: dict[str, Generation] = {}
+        """The latest generation of each service."""
         self.idle_at: dict[str, float] = {}
         self.at: dict[str, float] = {}
 
     def up(self, generation: Generation) -> None:
+        self.generations[generation.service] = generation
         self.notifications.append(f"up {generation.service}{generation.number}")
 
     def frame(self, generation: Generation, frame: AnyFrame) -> None:
@@ -222,7 +227,7 @@ class Record:
         self.frames.append(frame)
 
     def was_used(self, service: str) -> bool:
-        return False
+        return service in self.used
 
     def idle_since(self, service: str) -> float | None:
         return None if service in self.busy else self.idle_at.get(service, -math.inf)

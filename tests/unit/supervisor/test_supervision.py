@@ -12,7 +12,7 @@ import trio.testing
 from kernel.configure.spec import Backoff, ServiceSpec
 from kernel.router.generation import ServiceState
 from kernel.router.ports import CauseKind
-from kernel.supervisor.process import Liveness
+from kernel.supervisor.liveness import Liveness
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.origin import Origin
 from proto.wire import frames
@@ -102,6 +102,7 @@ async def test_silence_for_the_hang_timeout_is_a_death_that_starts_with_a_stack_
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with staged(service("a", hang_timeout_s=10)) as troupe:
+        troupe.record.used.add("a")
         await troupe.ready()
         await trio.sleep(20)
         silent_from = trio.current_time()

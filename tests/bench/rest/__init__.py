@@ -1,0 +1,1 @@
+"""What a kernel costs that nobody uses."""
