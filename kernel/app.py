@@ -45,10 +45,10 @@ from kernel.router.mandates import KEY_FILE, Mandates
 from kernel.router.ports import ROUTINE, Injector
 from kernel.router.record import PAGE
 from kernel.router.router import Router
-from kernel.supervisor.liveness import Awake
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.process import channel_to
+from kernel.supervisor.rest import Awake
 from kernel.supervisor.spawn import Prestarted
 from kernel.supervisor.supervisor import Supervisor
 from proto import approvals, ops

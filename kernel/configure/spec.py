@@ -74,7 +74,7 @@ class ServiceSpec(Supervised, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
     ping_interval_s: Positive = 1.0
     """A ping costs 0.1 ms, and people hardly notice stalls shorter than a second. A process at rest is pinged less
-    often (`kernel.supervisor.liveness`)."""
+    often (`kernel.supervisor.rest`)."""
     shutdown_timeout_s: Positive = 5.0
     """Time for in-flight calls to finish when it is told to end."""
     term_timeout_s: Positive = 2.0

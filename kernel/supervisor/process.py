@@ -23,8 +23,8 @@ from kernel.configure.spec import ServiceSpec
 from kernel.router.generation import Generation, HeldBytes
 from kernel.router.ports import Cause, CauseKind, GenerationSink
 from kernel.supervisor import processes
-from kernel.supervisor.liveness import REST_AFTER_S, REST_PING_S, Awake, Calm, Liveness, next_look
 from kernel.supervisor.placement import Placement, Running, cause_of
+from kernel.supervisor.rest import REST_AFTER_S, REST_PING_S, Awake, Calm, next_look
 from kernel.supervisor.spawn import SpawnError
 from proto.errors import Unavailable
 from proto.wire import frames
@@ -76,6 +76,54 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     cause: Cause
     noticed_at: float
+
+
+class Liveness:
+    """Tracks whether an event loop answers pings. Time that the kernel itself overslept does not count."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._unanswered_since: float | None = None
+        self._n = 0
+        self._sent: dict[int, float] = {}
+        self.round_trip_s: float | None = None
+
+    def ping(self, now: float) -> int:
+        """Return the number of the ping to send now."""
+        self._n += 1
+        self._sent[self._n] = now
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        return self._n
+
+    def pong(self, n: int, now: float) -> None:
+        """Note a pong. Any pong shows that the loop runs."""
+        if (sent := self._sent.get(n)) is not None:
+            self.round_trip_s = now - sent
+            self.heard()
+            self._sent = {number: at for number, at in self._sent.items() if number > n}
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a ping is unanswered."""
+        return self._unanswered_since is not None
+
+    def heard(self) -> None:
+        """Note that a frame arrived, which shows that the loop runs."""
+        self._unanswered_since = None
+
+    def excuse(self, waited_s: float) -> None:
+        """Do not count time in which the process could not run."""
+        if self._unanswered_since is not None:
+            self._unanswered_since += waited_s
+
+    def hung_for(self, now: float, overslept_s: float) -> float | None:
+        """Return for how many seconds pings have been unanswered if that is too long, otherwise None."""
+        if self._unanswered_since is None:
+            return None
+        self._unanswered_since += overslept_s
+        silent_s = now - self._unanswered_since
+        return silent_s if silent_s >= self._timeout_s else None
 
 
 class Life(Generation):

@@ -20,11 +20,11 @@ from kernel.configure.spec import ServiceSpec, ZygoteSpec, check
 from kernel.router.generation import HeldBytes, ServiceState
 from kernel.router.ports import ROUTINE, Cause, CauseKind, GenerationSink
 from kernel.supervisor import policy, policy_events, processes
-from kernel.supervisor.liveness import Awake
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.policy import Plan
 from kernel.supervisor.policy_events import Decision, Event
 from kernel.supervisor.process import Ended, Life, channel_to
+from kernel.supervisor.rest import Awake
 from kernel.supervisor.zygote import ZygoteReport
 from proto.errors import InvalidParams, Unavailable
 from proto.ops.kernel import ClusterStatus, ServiceFigures

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kernel.supervisor.liveness import REST_AFTER_S, REST_LOOK_S, REST_PING_S
+from kernel.supervisor.rest import REST_AFTER_S, REST_LOOK_S, REST_PING_S
 from proto.wire import frames
 from proto.wire.frames import Event, Ping, Progress
 from tests.unit.supervisor.stage import Actor, Troupe, staged

@@ -12,7 +12,7 @@ import trio.testing
 from kernel.configure.spec import Backoff, ServiceSpec
 from kernel.router.generation import ServiceState
 from kernel.router.ports import CauseKind
-from kernel.supervisor.liveness import Liveness
+from kernel.supervisor.process import Liveness
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.origin import Origin
 from proto.wire import frames

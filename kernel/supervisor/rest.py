@@ -1,7 +1,7 @@
-"""What is known of a process's event loop from its pongs, and of whether it has anything to do.
+"""Processes that have nothing to do rest.
 
-Processes that have nothing to do rest: they are checked and pinged rarely, as is everything else that the kernel looks
-at from time to time, so that an idle machine stays asleep.
+They are checked and pinged rarely, as is everything else that the kernel looks at from time to time, so that an idle
+machine stays asleep.
 """
 
 from __future__ import annotations
@@ -25,54 +25,6 @@ BUSY = 0.05
 """Share of a core above which a process does not rest."""
 
 _TICKS_S = os.sysconf("SC_CLK_TCK")
-
-
-class Liveness:
-    """Tracks whether an event loop answers pings. Time that the kernel itself overslept does not count."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._unanswered_since: float | None = None
-        self._n = 0
-        self._sent: dict[int, float] = {}
-        self.round_trip_s: float | None = None
-
-    def ping(self, now: float) -> int:
-        """Return the number of the ping to send now."""
-        self._n += 1
-        self._sent[self._n] = now
-        if self._unanswered_since is None:
-            self._unanswered_since = now
-        return self._n
-
-    def pong(self, n: int, now: float) -> None:
-        """Note a pong. Any pong shows that the loop runs."""
-        if (sent := self._sent.get(n)) is not None:
-            self.round_trip_s = now - sent
-            self.heard()
-            self._sent = {number: at for number, at in self._sent.items() if number > n}
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether a ping is unanswered."""
-        return self._unanswered_since is not None
-
-    def heard(self) -> None:
-        """Note that a frame arrived, which shows that the loop runs."""
-        self._unanswered_since = None
-
-    def excuse(self, waited_s: float) -> None:
-        """Do not count time in which the process could not run."""
-        if self._unanswered_since is not None:
-            self._unanswered_since += waited_s
-
-    def hung_for(self, now: float, overslept_s: float) -> float | None:
-        """Return for how many seconds pings have been unanswered if that is too long, otherwise None."""
-        if self._unanswered_since is None:
-            return None
-        self._unanswered_since += overslept_s
-        silent_s = now - self._unanswered_since
-        return silent_s if silent_s >= self._timeout_s else None
 
 
 class Calm:
