@@ -58,13 +58,13 @@ class ServerStore:
     def __init__(self, postgres: PostgresServer, index: str = "hnsw") -> None:
         self.postgres = postgres
         self.schema = f"test_{next(_schemas)}"
-        self._index = index
+        self.index = index
         self._servers: list[Server] = []
 
     def engine(self) -> PostgresEngine:
         server = Server(self.postgres.dsn, self.schema)
         self._servers.append(server)
-        return PostgresEngine(server, "", "here", ANY_NAME, 8, FLAT, self._index, 200, "64MB")
+        return PostgresEngine(server, "", "here", ANY_NAME, 8, FLAT, self.index, 200, "64MB")
 
     def close(self) -> None:
         for server in self._servers:

@@ -6,7 +6,9 @@ change it too. One kernel at a time embeds what waits, and builds indexes.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -18,10 +20,12 @@ from proto.errors import LinckiaError, Unavailable
 from proto.ops.retrieve import Scrubbed
 from services.retrieve.collection import Collection, Keeper
 from services.retrieve.item_store import Change
-from services.retrieve.postgres import words
-from services.retrieve.postgres.rows import Indexing, ServerVectors, WordCounts, given, indexed
+from services.retrieve.postgres import staging, words
+from services.retrieve.postgres.indexes import VectorIndexes
+from services.retrieve.postgres.rows import Indexing, ServerVectors, WordCounts, given
 from services.retrieve.postgres.server import READ_S, Connection, Gone, Lease, Server, parts
 from services.retrieve.postgres.snapshot import ServerStore
+from services.retrieve.postgres.staging import Staging
 from services.retrieve.store import Snapshot, Transaction, VectorsLoading
 from services.retrieve.vector_store import Model, Progress
 
@@ -49,8 +53,9 @@ IMPATIENCE = 32
 SAMPLED = 20_000
 """Items whose average length stands for that of all."""
 
-MAX_DIMENSIONS = 4000
-"""What pgvector's index of 16-bit numbers can hold."""
+MOVE_S, MOVE_QUIET_S = 0.2, 1.0
+"""How often a kernel looks for vectors to move into the index, and since when nothing was written. It waits for that
+until half as many are staged as may be: a group that is replaced meanwhile is never moved."""
 
 REINDEXED = 500
 """Items whose words are made again in one transaction."""
@@ -82,7 +87,10 @@ class PostgresCollection(Collection):
         self._server = server
         self._readers = readers
         self._writers = trio.CapacityLimiter(4)
-        self._flat, self._kind, self._search, self._build_memory = flat, kind, search, build_memory
+        self._flat = flat
+        self._indexes = VectorIndexes(server, number, kind, search, build_memory)
+        self._staging = Staging(min(flat, staging.MOST))
+        self._staged_at = -math.inf
         self._on_recreated = on_recreated
         self._gone = False
         self._model: Model | None = None
@@ -123,7 +131,7 @@ class PostgresCollection(Collection):
     # Access
 
     def _store(self, connection: Connection) -> ServerStore:
-        return ServerStore(connection, self._server.schema, self.number, self._counts)
+        return ServerStore(connection, self._server.schema, self.number, self._counts, self._staging)
 
     async def read_frozen(self, work: Callable[[Snapshot], T]) -> T:
         return await self._in_thread(lambda connection: work(self._store(connection)))
@@ -163,7 +171,7 @@ class PostgresCollection(Collection):
         change.progress = Progress(
             max(0, waiting + store.queued), max(0, made + store.made), max(0, lacking + store.queued)
         )
-        if self.coming is not None or change.gone:
+        if self.coming is not None:
             change.progress = await self.read_frozen(lambda snapshot: snapshot.progress())
         return change
 
@@ -184,11 +192,17 @@ class PostgresCollection(Collection):
     # Background work
 
     async def maintain(self, keeper: Keeper) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._move_staged)
+            await self._keep_up(keeper)
+
+    async def _keep_up(self, keeper: Keeper) -> None:
         trouble = ""
         while True:
             try:
                 with trio.fail_after(ANSWER_S):
                     await self.refresh()
+                keeper.report(self, "staged", self._staging.trouble)
                 await self._lead(keeper)
                 now = ""
             except trio.TooSlowError:
@@ -211,16 +225,16 @@ class PostgresCollection(Collection):
             if row is None or row[0] != self.epoch or row[2] == "left":
                 raise Gone(f"collection {self.name} was removed", retry_after_ms=0)
             model = store.current_model()
-            kind = self._kind_of(model) if model is not None and self._has_index(connection, model) else "flat"
+            indexing = self._indexes.current(connection, model)
+            self._count_staged(connection, model if indexing.stages else None)
             outbox = connection.execute(
                 sql.SQL("SELECT 1 FROM {} LIMIT 1").format(parts(self._server.schema, self.number)["outbox"])
             ).fetchone()
-            return model, store.coming_model(), kind, outbox is not None, row[1:], store.meta("refilling")
+            return model, store.coming_model(), indexing, outbox is not None, row[1:], store.meta("refilling")
 
-        model, coming, kind, waits, (version, self._state), reason = await self._in_thread(look)
+        model, coming, self._indexing, waits, (version, self._state), reason = await self._in_thread(look)
         self.refilling = f"collection {self.name} {reason}" if reason else ""
         self._model, self.coming = model, coming
-        self._indexing = Indexing(kind, self._search)
         if waits or self.progress.waiting or (model is not None and not self.progress.made):
             await self.count_waiting()
         if waits and self.leads.is_set():
@@ -259,19 +273,34 @@ class PostgresCollection(Collection):
         held_by = dict(zip(common[0], common[1], strict=False)) if common is not None else {}
         return WordCounts(items, (average[0] if average is not None else None) or 1.0, held_by)
 
-    def _kind_of(self, model: Model) -> str:
-        """Return the kind of the index of this model's vectors."""
-        return self._kind if model.dimensions <= MAX_DIMENSIONS else "binary"
+    async def _move_staged(self) -> None:
+        """Move vectors into the index, in one kernel at a time, until cancelled."""
+        while True:
+            moved = 0
+            with contextlib.suppress(LinckiaError):  # `maintain` reports it, as it uses the same server.
+                moved = await self._move_some()
+            if not moved:
+                await trio.sleep(MOVE_S)
 
-    def _index_name(self, model: Model) -> str:
-        return f"vectors_{self.number}_{model.model_id}_{self._kind_of(model)}"
+    async def _move_some(self) -> int:
+        if time.monotonic() - self._staged_at > 2 * REFRESH_S:
+            # As while an index is built.
+            await self._in_thread(lambda db: self._count_staged(db, self._model if self._indexing.stages else None))
+        staged, model_id = self._staging.staged, self._staging.model_id
+        is_quiet = trio.current_time() - self._written_at >= MOVE_QUIET_S
+        if not self._leading or model_id is None or staged <= (0 if is_quiet else self._staging.most // 2):
+            return 0
 
-    def _has_index(self, connection: Connection, model: Model) -> bool:
-        row = connection.execute(
-            "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)",
-            (f"{self._server.schema}.{self._index_name(model)}",),
-        ).fetchone()
-        return row is not None and bool(row[0])
+        def some(connection: Connection) -> int:
+            return staging.move(connection, self._server.schema, self.number, model_id)
+
+        moved = await trio.to_thread.run_sync(self._server.write, some)
+        self._staging.give_back(moved)
+        return moved
+
+    def _count_staged(self, connection: Connection, model: Model | None) -> None:
+        self._staging.count(connection, self._server.schema, self.number, model)
+        self._staged_at = time.monotonic()
 
     async def _lead(self, keeper: Keeper) -> None:
         """Do what one kernel at a time does."""
@@ -308,8 +337,8 @@ class PostgresCollection(Collection):
         is_quiet = trio.current_time() - self._written_at >= QUIET_S
 
         def is_due(connection: Connection) -> bool:
-            if self._has_index(connection, model):
-                return False
+            if self._indexes.is_built(connection, model):
+                return self._indexes.is_left(connection, model)
             table = parts(self._server.schema, self.number)["vectors"]
             query = sql.SQL("SELECT count(*) FROM (SELECT 1 FROM {} WHERE model_id = %s LIMIT %s) AS few").format(table)
             most = self._flat * (1 if is_quiet else IMPATIENCE)
@@ -321,33 +350,13 @@ class PostgresCollection(Collection):
         keeper.report(self, "index", f"an index of the vectors of {model.fingerprint} is being built")
         lease = Lease(math.inf)
         try:
-            await trio.to_thread.run_sync(self._build, model, lease, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(self._indexes.build, model, lease, abandon_on_cancel=True)
         except trio.Cancelled:
             # It may take hours, and the collection is to be closed, moved or dropped.
             lease.abort()
             raise
         keeper.report(self, "index", "")
         await self.refresh()
-
-    def _build(self, model: Model, lease: Lease) -> None:
-        binary = self._kind_of(model) == "binary"
-        name = sql.Identifier(self._server.schema, self._index_name(model))
-        statement = sql.SQL(
-            "CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw ({of} {ops}) WHERE model_id = {model}"
-        ).format(
-            name=sql.Identifier(self._index_name(model)),
-            table=parts(self._server.schema, self.number)["vectors"],
-            of=indexed(model.dimensions, binary=binary),
-            ops=sql.SQL("bit_hamming_ops" if binary else "halfvec_ip_ops"),
-            model=sql.Literal(model.model_id),
-        )
-        with self._server.unbounded(lease) as connection:
-            connection.execute("SELECT set_config('maintenance_work_mem', %s, false)", (self._build_memory,))
-            # Left by a kernel that was killed while it built.
-            connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
-            connection.execute(statement)
-            connection.execute(sql.SQL("ANALYZE {vectors}").format(**parts(self._server.schema, self.number)))
-            connection.execute(sql.SQL("ANALYZE {items}").format(**parts(self._server.schema, self.number)))
 
     async def _reindex_words(self) -> None:
         """Make the words of every item again, because this program makes them in another way."""
@@ -422,21 +431,10 @@ class PostgresCollection(Collection):
         def switch(connection: Connection) -> bool:
             return self._store(connection).switch(model)
 
-        def drop() -> None:
-            with self._server.unbounded() as connection:
-                if before is not None:
-                    name = sql.Identifier(self._server.schema, self._index_name(before))
-                    connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(name))
-                    connection.execute(
-                        sql.SQL("DELETE FROM {vectors} WHERE model_id = %s").format(
-                            **parts(self._server.schema, self.number)
-                        ),
-                        (before.model_id,),
-                    )
-
         if await trio.to_thread.run_sync(self._server.write, switch, limiter=self._writers):
             await self._follow_models()
-            await trio.to_thread.run_sync(drop, limiter=self._writers)
+            if before is not None:
+                await trio.to_thread.run_sync(self._indexes.forget, before, limiter=self._writers)
         await self.refresh()
 
     # The rest

@@ -231,8 +231,18 @@ class ServerReading(ServerRows):
         ).fetchone()
         return None if row is None else Model(*row)
 
+    def _models(self) -> tuple[Model | None, Model | None]:
+        """Return the model whose vectors are searched, and the one whose vectors are being made."""
+        rows = self._rows(
+            "SELECT key, model_id, fingerprint, dimensions FROM models JOIN meta ON value = model_id::text "
+            "WHERE collection = %s AND key IN ('model', 'coming')",
+            (self._number,),
+        )
+        models = {key: Model(*row) for key, *row in rows}
+        return models.get("model"), models.get("coming")
+
     def progress(self) -> Progress:
-        current, coming = self.current_model(), self.coming_model()
+        current, coming = self._models()
         waiting = int(self._one("SELECT count(*) FROM {outbox}"))
         made = self._made(current)
         if coming is None:

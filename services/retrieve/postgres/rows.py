@@ -13,6 +13,7 @@ from psycopg import Cursor, sql
 
 from services.retrieve.item_store import Metadata
 from services.retrieve.postgres.server import Connection, parts
+from services.retrieve.postgres.staging import Staging
 from services.retrieve.vector_store import Model
 
 CHUNK = 8192
@@ -25,6 +26,8 @@ class Indexing(msgspec.Struct, frozen=True):
     kind: str
     search: int
     """How many candidates the graph keeps (`hnsw.ef_search`)."""
+    stages: bool = False
+    """Whether the graph leaves out what is staged."""
 
 
 class ServerVectors(NamedTuple):
@@ -53,13 +56,17 @@ class ServerRows:
     Args:
         number: of the collection.
         counts: the statistics of a large collection; None if it is small.
+        staging: decides which new vectors are staged.
     """
 
-    def __init__(self, connection: Connection, schema: str, number: int, counts: WordCounts | None = None) -> None:
+    def __init__(
+        self, connection: Connection, schema: str, number: int, counts: WordCounts | None, staging: Staging
+    ) -> None:
         self._connection = connection
         self._number = number
         self._parts = parts(schema, number)
         self._counts = counts
+        self._staging = staging
         self.queued = 0
         """How many items this transaction added to the outbox, less those it removed."""
         self.made = 0

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, LiteralString
 
-TABLES_VERSION: Final = 1
+TABLES_VERSION: Final = 2
+
+UPGRADES: Final[Mapping[int, LiteralString]] = {
+    # A kernel that runs still, and knows only version 1, puts its vectors into the index, and searches without it.
+    1: "ALTER TABLE vectors ADD COLUMN staged bool NOT NULL DEFAULT false",
+}
+"""What makes the tables of a version those of the next.  Takes a moment, however large they are."""
 
 TABLES: Final[LiteralString] = """
 CREATE TABLE collections (
@@ -74,7 +81,9 @@ CREATE TABLE vectors (
     collection int NOT NULL,
     model_id int NOT NULL,
     item_id bigint NOT NULL,
-    vector halfvec NOT NULL
+    vector halfvec NOT NULL,
+    -- See `staging`.
+    staged bool NOT NULL DEFAULT false
 ) PARTITION BY LIST (collection);
 -- Items that wait for a vector.
 CREATE TABLE outbox (

@@ -194,18 +194,30 @@ class ServerSearching(ServerReading):
         order = sql.SQL("{v} <~> {q}" if binary else "{v} <#> {q}").format(
             v=indexed(dimensions, binary=binary), q=indexed(dimensions, binary=binary, of="%s")
         )
+        found: LiteralString = (
+            "(SELECT item_id, -(vector <#> %s) AS cosine, staged FROM (SELECT item_id, vector, staged FROM {vectors} "
+            "WHERE model_id = {model} AND {graph} AND {where} ORDER BY {order} LIMIT %s) AS near "
+            "ORDER BY cosine DESC, item_id LIMIT %s)"
+        )
+        if index.indexing.stages:
+            # In the same statement, so that a vector which is moved meanwhile is found once.
+            found += (
+                " UNION ALL (SELECT item_id, -(vector <#> %s) AS cosine, staged FROM {vectors} "
+                "WHERE model_id = {model} AND staged AND {where} ORDER BY cosine DESC, item_id LIMIT %s)"
+            )
         rows = self._rows(
-            "WITH near AS MATERIALIZED (SELECT item_id, vector FROM {vectors} WHERE model_id = {model} AND {where} "
-            "ORDER BY {order} LIMIT %s) "
-            "SELECT item_id, -(vector <#> %s) AS cosine FROM near ORDER BY cosine DESC, item_id LIMIT %s",
-            (*arguments, query, fetched, query, limit),
+            found,
+            (query, *arguments, query, fetched, limit, *((query, *arguments, limit) if index.indexing.stages else ())),
             model=sql.Literal(index.model.model_id), where=where, order=order,
+            graph=sql.SQL("NOT staged" if index.indexing.stages else "true"),
         )  # fmt: skip
         self._connection.execute("SELECT set_config('enable_seqscan', 'on', true)")
-        if len(rows) < min(limit, index.vectors):
+        of_graph = sum(not (index.indexing.stages and staged) for _, _, staged in rows)
+        if of_graph < min(limit, index.vectors):
             # The filter admits few of those nearby, and the search of the graph ran out of its memory.
             return self._compared(query, sql.Literal(index.model.model_id), limit, where, arguments)
-        return [(item_id, cosine) for item_id, cosine in rows]
+        best = sorted((-cosine, item_id) for item_id, cosine, _ in rows)
+        return [(item_id, -distance) for distance, item_id in best[:limit]]
 
     def cosines(self, index: SearchedVectors, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         if not ids:

@@ -20,7 +20,7 @@ from pgvector.psycopg import register_vector
 from psycopg import errors, sql
 
 from proto.errors import Executed, LinckiaError, OperationError, Unavailable
-from services.retrieve.postgres.schema import TABLES, TABLES_VERSION
+from services.retrieve.postgres.schema import TABLES, TABLES_VERSION, UPGRADES
 from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
@@ -37,6 +37,9 @@ READ_S, WRITE_S = 130.0, 55.0
 
 LOCK_S = 10.0
 """The same for a lock between kernels."""
+
+UPGRADE_S = 5
+"""How long a change of the tables may wait for those who use them."""
 
 RETRY_MS = 1000
 TRIES = 5
@@ -234,9 +237,17 @@ class Server:
         if found is None:
             connection.execute(TABLES)
             connection.execute("INSERT INTO tables_version VALUES (%s)", (TABLES_VERSION,))
-        elif found[0] != TABLES_VERSION:
+            return
+        version = int(found[0])
+        # All changes are in the caller's transaction. Whoever waits for a table makes all others wait for it.
+        connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{UPGRADE_S}s",))
+        while version in UPGRADES:
+            connection.execute(UPGRADES[version])
+            version += 1
+            connection.execute("UPDATE tables_version SET version = %s", (version,))
+        if version != TABLES_VERSION:
             raise OperationError(
-                f"the tables in schema {self.schema!r} have version {found[0]}, but this program needs {TABLES_VERSION}"
+                f"the tables in schema {self.schema!r} have version {version}, but this program needs {TABLES_VERSION}"
             )
 
     # Transactions

@@ -72,13 +72,20 @@ class ServerStore(ServerSearching):
                     moved.append((position, metadata, item.embed, row.item_id))
         self._many("UPDATE {items} SET position = %s, metadata = %s, embed = %s WHERE item_id = %s", moved)
         added = self._insert_items(fresh)
-        self._keep_vectors([item_id for item_id, (_, item, *_rest) in zip(added, fresh, strict=True) if item.embed])
-        self._give_vectors(
-            [(item_id, item.vector) for item_id, (_, item, *_rest) in zip(added, fresh, strict=True)
-             if isinstance(item, ItemWithVector)]
-        )  # fmt: skip
-        self._remove_items(gone)
-        self._queue(list(numbers.values()))
+        model = self.current_model()
+        supplied: dict[int, bytes] = {}
+        if model is not None:
+            supplied = {
+                item_id: item.vector
+                for item_id, (_, item, *_rest) in zip(added, fresh, strict=True)
+                if isinstance(item, ItemWithVector)
+            }
+            self._insert_vectors(model, list(supplied.items()))
+            self.made += len(supplied)
+        embedded = [item_id for item_id, (_, item, *_rest) in zip(added, fresh, strict=True) if item.embed]
+        self._keep_vectors([item_id for item_id in embedded if item_id not in supplied], model)
+        self._remove_items(gone, model)
+        self._queue(list(numbers.values()), bare=any(not item.embed for group in groups for item in group.items))
         # Only their number matters here, as words are indexed on the server.
         change.rows = [Row(item_id, "", "", "") for item_id in added]
         change.gone = gone
@@ -169,23 +176,23 @@ class ServerStore(ServerSearching):
         )
         return [item_id for (item_id,) in rows]
 
-    def _keep_vectors(self, added: Sequence[int]) -> None:
+    def _keep_vectors(self, added: Sequence[int], model: Model | None) -> None:
         """Give new items the vectors that other items with the same words have, in any group."""
         if added:
+            searched = 0 if model is None else model.model_id
+            staged = self._staging.take(searched, len(added))
             kept = self._rows(
-                "INSERT INTO {vectors} (model_id, item_id, vector) SELECT DISTINCT ON (v.model_id, fresh.item_id) "
-                "v.model_id, fresh.item_id, v.vector FROM {items} AS fresh "
+                "INSERT INTO {vectors} (model_id, item_id, vector, staged) "
+                "SELECT DISTINCT ON (v.model_id, fresh.item_id) "
+                "v.model_id, fresh.item_id, v.vector, %s AND v.model_id = %s FROM {items} AS fresh "
                 "JOIN {items} AS old ON old.hash = fresh.hash JOIN {vectors} AS v ON v.item_id = old.item_id "
                 "WHERE fresh.item_id = ANY(%s) ON CONFLICT DO NOTHING RETURNING model_id",
-                (list(added),),
+                (staged, searched, list(added)),
             )
-            model = self.current_model()
-            self.made += sum(model is not None and model_id == model.model_id for (model_id,) in kept)
-
-    def _give_vectors(self, vectors: Sequence[tuple[int, bytes]]) -> None:
-        model = self.current_model()
-        if vectors and model is not None:
-            self.made += self._store(model, vectors)
+            made = sum(model_id == searched for (model_id,) in kept)
+            if staged:
+                self._staging.give_back(len(added) - made)
+            self.made += made
 
     def _store(self, model: Model, vectors: Sequence[tuple[int, bytes]]) -> int:
         """Store vectors, and return how many of the items had none."""
@@ -193,26 +200,37 @@ class ServerStore(ServerSearching):
             "SELECT count(*) FROM {vectors} WHERE model_id = %s AND item_id = ANY(%s)",
             (model.model_id, [item_id for item_id, _ in vectors]),
         )
-        self._many(
-            "INSERT INTO {vectors} (model_id, item_id, vector) VALUES (%s, %s, %s) "
-            "ON CONFLICT (model_id, item_id) DO UPDATE SET vector = excluded.vector",
-            [(model.model_id, item_id, half_vector(vector)) for item_id, vector in vectors],
-        )
+        self._insert_vectors(model, vectors)
         return len(vectors) - int(had)
 
-    def _remove_items(self, gone: Sequence[int]) -> None:
+    def _insert_vectors(self, model: Model, vectors: Sequence[tuple[int, bytes]]) -> None:
+        staged = self._staging.take(model.model_id, len(vectors))
+        self._many(
+            "INSERT INTO {vectors} (model_id, item_id, vector, staged) VALUES (%s, %s, %s, %s) "
+            "ON CONFLICT (model_id, item_id) DO UPDATE SET vector = excluded.vector, staged = excluded.staged",
+            [(model.model_id, item_id, half_vector(vector), staged) for item_id, vector in vectors],
+        )
+
+    def _remove_vectors(self, which: LiteralString, arguments: Sequence[Any], model: Model | None) -> None:
+        """Remove vectors of all models; `model` is the one that is searched."""
+        rows = self._rows("DELETE FROM {vectors} WHERE " + which + " RETURNING model_id", arguments)
+        self.made -= sum(model is not None and model_id == model.model_id for (model_id,) in rows)
+
+    def _remove_items(self, gone: Sequence[int], model: Model | None) -> None:
         if not gone:
             return
-        self._run("DELETE FROM {vectors} WHERE item_id = ANY(%s)", (list(gone),))
+        self._remove_vectors("item_id = ANY(%s)", (list(gone),), model)
         self.queued -= self._run("DELETE FROM {outbox} WHERE item_id = ANY(%s)", (list(gone),)).rowcount
         self._run("DELETE FROM {items} WHERE item_id = ANY(%s)", (list(gone),))
 
-    def _queue(self, groups: Sequence[int]) -> None:
-        """Add the items of these groups that lack a vector to the outbox; remove vectors that are not to be."""
-        bare: LiteralString = "item_id IN (SELECT item_id FROM {items} WHERE group_id = ANY(%s) AND NOT embed)"
-        self._run("DELETE FROM {vectors} WHERE " + bare, (list(groups),))
-        self.queued -= self._run("DELETE FROM {outbox} WHERE " + bare, (list(groups),)).rowcount
-        model = self.coming_model() or self.current_model()
+    def _queue(self, groups: Sequence[int], *, bare: bool) -> None:
+        """Add the items of these groups that lack a vector to the outbox; if `bare`, some are not to have one."""
+        current, coming = self._models()
+        if bare:
+            which: LiteralString = "item_id IN (SELECT item_id FROM {items} WHERE group_id = ANY(%s) AND NOT embed)"
+            self._remove_vectors(which, (list(groups),), current)
+            self.queued -= self._run("DELETE FROM {outbox} WHERE " + which, (list(groups),)).rowcount
+        model = coming or current
         self.queued += self._run(
             "INSERT INTO {outbox} (item_id) SELECT item_id FROM {items} AS i WHERE group_id = ANY(%s) AND embed "
             "AND NOT EXISTS (SELECT 1 FROM {vectors} AS v WHERE v.item_id = i.item_id AND model_id = %s) "
@@ -231,13 +249,13 @@ class ServerStore(ServerSearching):
         ]
         rows = self._rows("SELECT item_id FROM {items} WHERE group_id = ANY(%s)", (numbers,))
         gone = [item_id for (item_id,) in rows]
-        self._remove_items(gone)
+        self._remove_items(gone, self.current_model())
         self._run("DELETE FROM {group_values} WHERE group_id = ANY(%s)", (numbers,))
         self._run("DELETE FROM {groups} WHERE group_id = ANY(%s)", (numbers,))
         return Change(gone=gone)
 
     def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> Change:
-        current, coming = self.current_model(), self.coming_model()
+        current, coming = self._models()
         last = coming or current
         change = Change()
         hashes = {item.item_id: item.hash for item, _ in done}
