@@ -107,7 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         those = list(group)
         mark = those[0].get_closest_marker("sample")
         chosen += sampled(config, name, those, *mark.args) if mark is not None else those
-    items[:] = chosen
+    # What several files share keeps them in one process, which would otherwise work alone at the end: it starts first.
+    items[:] = sorted(chosen, key=lambda item: _shared(item.nodeid) is None)
 
 
 def pytest_collection_finish() -> None:
@@ -130,6 +131,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 TOGETHER = {
     "tests/acceptance/": "a kernel",
+    "tests/browser/test_operating.py": "a kernel with data",
+    "tests/browser/test_page.py": "a kernel with data",
+    "tests/browser/test_rest.py": "a kernel with data",
+    "tests/browser/test_today.py": "a kernel with data",
     "tests/unit/embed/": "torch",
     "tests/unit/models/": "torch",
     "tests/unit/rerank/": "torch",
@@ -141,6 +146,11 @@ TOGETHER = {
 """Folders and files whose tests share something that is slow to start, and its name."""
 
 
+def _shared(nodeid: str) -> str | None:
+    """What a test shares with those of other files."""
+    return next((what for folder, what in TOGETHER.items() if nodeid.startswith(folder)), None)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
     return _ByWhatIsShared(config, log)
@@ -150,7 +160,7 @@ class _ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]  # its base has
     """Runs the tests of a file in one process, and likewise those of folders in `TOGETHER` that share something."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((what for folder, what in TOGETHER.items() if nodeid.startswith(folder)), nodeid.partition("::")[0])
+        return _shared(nodeid) or nodeid.partition("::")[0]
 
     def remove_node(self, node: Any) -> str | None:
         """Return the test during which a process died. xdist's own scheduler would repeat it in the next process."""

@@ -1,4 +1,4 @@
-"""A kernel with data and a browser, which the tests of a module share."""
+"""A kernel with data and a browser, which the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,27 @@ from tests.browser.visiting import filled_kernel
 from tests.system.running import RunningKernel
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+@pytest.fixture(scope="package")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    """A kernel for the files that change little of its data (`TOGETHER` in tests/conftest.py)."""
     with filled_kernel(tmp_path_factory.mktemp("page")) as kernel:
         yield kernel
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def kernel(filled: RunningKernel) -> RunningKernel:
+    return filled
+
+
+@pytest.fixture(scope="package")
+def _browser() -> Iterator[Any]:
     with chromium.browser() as started:
         yield started
+
+
+@pytest.fixture
+def browser(_browser: Any) -> Iterator[Any]:
+    """A browser, whose pages are closed after the test: an open one reads live figures until the end."""
+    yield _browser
+    for context in _browser.contexts:
+        context.close()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.browser.visiting import Visitor, axe_violations
+from tests.browser.visiting import CROSSED_WAYS, WAYS, Visitor, axe_violations, filled_kernel
 from tests.system.cli.clients import linckia
 from tests.system.running import RunningKernel
 
 pytestmark = chromium.needed
 
-ways = pytest.mark.parametrize("by", ["mouse", "keyboard"])
-looks = pytest.mark.parametrize(("width", "theme"), [("desktop", "light"), ("phone", "dark")])
+in_ways = pytest.mark.parametrize(("by", "width", "theme"), WAYS)
+in_crossed_ways = pytest.mark.parametrize(("by", "width", "theme"), CROSSED_WAYS)
 
 MOST_TABS = 150
 LINES = 300
@@ -64,12 +64,17 @@ class Seeker(Visitor):
         assert self.complaints == []
 
 
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    with filled_kernel(tmp_path_factory.mktemp("finding")) as kernel:
+        yield kernel
+
+
 @pytest.fixture
-def seeker(kernel: RunningKernel, browser: Any, by: str, width: str, theme: str) -> Iterator[Seeker]:
+def seeker(kernel: RunningKernel, browser: Any, by: str, width: str, theme: str) -> Seeker:
     visitor = Seeker(browser, by, width, theme)
     visitor.sign_in(kernel)
-    yield visitor
-    visitor.context.close()
+    return visitor
 
 
 def with_tool_calls(path: Path) -> None:
@@ -99,8 +104,7 @@ def with_tool_calls(path: Path) -> None:
     path.write_text("".join(json.dumps(each) + "\n" for each in turns))
 
 
-@ways
-@looks
+@in_ways
 def test_the_folder_that_grew_since_a_date_is_found(kernel: RunningKernel, seeker: Seeker) -> None:
     number = next(GROWTH)
     root = Path(kernel.status()["roots"][0])
@@ -133,8 +137,7 @@ def test_the_folder_that_grew_since_a_date_is_found(kernel: RunningKernel, seeke
     seeker.is_content()
 
 
-@ways
-@looks
+@in_crossed_ways
 def test_a_tool_call_in_a_conversation_is_read(kernel: RunningKernel, seeker: Seeker, tmp_path: Path) -> None:
     with_tool_calls(tmp_path / "session.jsonl")
     done = linckia(kernel.data_dir, "import-chats", str(tmp_path / "session.jsonl"))
@@ -155,8 +158,7 @@ def test_a_tool_call_in_a_conversation_is_read(kernel: RunningKernel, seeker: Se
     seeker.is_content()
 
 
-@ways
-@looks
+@in_crossed_ways
 def test_two_versions_of_a_document_are_compared(seeker: Seeker) -> None:
     seeker.follow("Documents")
     seeker.follow("star.py")
@@ -192,8 +194,7 @@ def search(seeker: Seeker, query: str) -> None:
     seeker.page.keyboard.press("Enter")
 
 
-@ways
-@looks
+@in_ways
 def test_everything_is_searched_from_any_view_and_the_best_hit_opened(kernel: RunningKernel, seeker: Seeker) -> None:
     page = seeker.page
     for view in ("memory", "disk/map", "tools"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.browser.visiting import Visitor, axe_violations, picture
+from tests.browser.visiting import CROSSED_WAYS, WAYS, Visitor, axe_violations, picture
 from tests.system.running import HTTP, RunningKernel, running
 
 pytestmark = chromium.needed
@@ -57,9 +57,8 @@ HOSTILE = """\
 The end of it.
 """
 
-PLACES = [("desktop", "light"), ("phone", "dark")]
-WAYS = [(hand, *place) for place in PLACES for hand in ("mouse", "keyboard")]
-in_each_way = pytest.mark.parametrize(("hand", "width", "theme"), WAYS)
+in_ways = pytest.mark.parametrize(("hand", "width", "theme"), WAYS)
+in_crossed_ways = pytest.mark.parametrize(("hand", "width", "theme"), CROSSED_WAYS)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def vault(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     for name, text in NOTES.items():
         (root / name).write_text(text)
     (root / "hostile.md").write_text(HOSTILE)
-    for hand, width, _ in WAYS:
+    for hand, width, _ in CROSSED_WAYS:
         (root / f"diary-{hand}-{width}.md").write_text("# Diary\n\nNothing yet.\n")
     (root / "changing.md").write_text("# Changing\n\nFirst.\n")
     picture(root / "sea.png", 60, 40)
@@ -142,7 +141,7 @@ class Hand:
         assert self.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@in_each_way
+@in_ways
 def test_a_note_is_found_and_read_and_its_links_are_followed_both_ways(
     vault: RunningKernel, browser: Any, hand: str, width: str, theme: str
 ) -> None:
@@ -170,7 +169,7 @@ def test_a_note_is_found_and_read_and_its_links_are_followed_both_ways(
     assert user.visitor.complaints == []
 
 
-@in_each_way
+@in_crossed_ways
 def test_a_note_is_changed_with_a_preview_and_the_change_taken_back(
     vault: RunningKernel, browser: Any, hand: str, width: str, theme: str
 ) -> None:
@@ -200,7 +199,7 @@ def test_a_note_is_changed_with_a_preview_and_the_change_taken_back(
     assert user.visitor.complaints == []
 
 
-@in_each_way
+@in_ways
 def test_a_note_that_nothing_links_to_and_a_broken_link_are_found(
     vault: RunningKernel, browser: Any, hand: str, width: str, theme: str
 ) -> None:

@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.browser.visiting import Visitor, axe_violations
+from tests.browser.visiting import CROSSED_WAYS, WAYS, Visitor, axe_violations
 from tests.system.running import RunningKernel
 
-pytestmark = [
-    chromium.needed,
-    pytest.mark.parametrize("hand", ["mouse", "keyboard"]),
-    pytest.mark.parametrize(("width", "theme"), [("desktop", "light"), ("phone", "dark")]),
-]
+pytestmark = chromium.needed
 
 MOST_TABS = 150
 
@@ -61,6 +57,7 @@ def fits(visitor: Visitor) -> bool:
     return bool(visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
+@pytest.mark.parametrize(("hand", "width", "theme"), CROSSED_WAYS)
 def test_the_log_of_a_mounted_server_is_read_and_it_is_restarted(
     kernel: RunningKernel, browser: Any, hand: str, width: str, theme: str
 ) -> None:
@@ -86,6 +83,7 @@ def test_the_log_of_a_mounted_server_is_read_and_it_is_restarted(
     assert visitor.complaints == []
 
 
+@pytest.mark.parametrize(("hand", "width", "theme"), WAYS)
 def test_a_setting_is_changed_and_tells_where_its_value_comes_from(
     kernel: RunningKernel, browser: Any, hand: str, width: str, theme: str
 ) -> None:
@@ -122,3 +120,24 @@ def test_a_setting_is_changed_and_tells_where_its_value_comes_from(
     assert fits(visitor)
     # A browser reports answers with an error, here the refusal of 0.
     assert [each for each in visitor.complaints if "400" not in each] == []
+
+
+TYPED_AND_REDRAWN = """async (field) => {
+    field.value = "keep_days";
+    field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+    // The page is drawn again, as it is for live figures, before the event that tells of the new address.
+    dispatchEvent(new Event("storage"));
+    for (let turn = 0; turn < 20; turn++) await null;
+    return field.value;
+}"""
+
+
+def test_a_redraw_while_somebody_types_loses_no_letter(kernel: RunningKernel, browser: Any) -> None:
+    visitor = Visitor(browser)
+    visitor.sign_in(kernel)
+    visitor.go("admin/settings")
+    field = visitor.page.get_by_label("Words", exact=True)
+    field.wait_for(timeout=20_000)
+    assert field.evaluate(TYPED_AND_REDRAWN) == "keep_days"
+    visitor.page.get_by_role("listitem").filter(has_text="events.keep_days").wait_for(timeout=20_000)
+    assert visitor.complaints == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.browser.visiting import Visitor, axe_violations
+from tests.browser.visiting import CROSSED_WAYS, WAYS, Visitor, axe_violations
 from tests.system.access.tokens import HttpClient
 from tests.system.running import RunningKernel, wait_until
 
@@ -18,8 +18,8 @@ pytestmark = chromium.needed
 
 HOSTILE = "<img onerror=alert(1) src=x>\u202egnp.txt"
 
-ways = pytest.mark.parametrize("by", ["mouse", "keyboard"])
-screens = pytest.mark.parametrize(("width", "theme"), [("desktop", "light"), ("phone", "dark")])
+in_ways = pytest.mark.parametrize(("by", "width", "theme"), WAYS)
+in_crossed_ways = pytest.mark.parametrize(("by", "width", "theme"), CROSSED_WAYS)
 
 
 class Hands:
@@ -73,8 +73,7 @@ def edited(kernel: RunningKernel, name: str) -> Path:
     return file
 
 
-@screens
-@ways
+@in_ways
 def test_a_change_of_today_is_read_and_taken_back(
     kernel: RunningKernel, browser: Any, width: str, theme: str, by: str
 ) -> None:
@@ -178,8 +177,7 @@ def test_many_events_of_a_folder_are_one_line_of_the_page_and_of_the_command_lin
     assert len(every.stdout.splitlines()) == 1_500
 
 
-@screens
-@ways
+@in_crossed_ways
 def test_a_running_task_is_cancelled(kernel: RunningKernel, browser: Any, width: str, theme: str, by: str) -> None:
     file = Path(kernel.status()["roots"][0]) / "task.yaml"
     file.write_text("a: 1\n")
@@ -216,8 +214,7 @@ def ask(kernel: RunningKernel) -> Callable[[Path, int], threading.Thread]:
     return start
 
 
-@screens
-@ways
+@in_ways
 def test_a_call_is_approved_after_its_diff_was_read(
     kernel: RunningKernel, browser: Any, ask: Callable[[Path, int], threading.Thread], width: str, theme: str, by: str
 ) -> None:

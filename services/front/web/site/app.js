@@ -1,5 +1,5 @@
 // The frame of the page: sign-in, navigation, and the live figures for the views.
-import { createContext, html, render, useContext, useEffect, useRef, useState } from "./lib.js";
+import { createContext, html, render, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./lib.js";
 import { Alerts } from "./alerts.js";
 import { live, session } from "./api.js";
 import { notifies, useNotices, waitingIn } from "./notices.js";
@@ -27,13 +27,15 @@ function place() {
 }
 
 function usePlace() {
-  const [found, set] = useState(place);
+  const [, set] = useState(location.hash);
   useEffect(() => {
-    const changed = () => set(place());
+    const changed = () => set(location.hash);
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);
   }, []);
-  return found;
+  // Live figures may redraw the page between a change of the address and its event. With the address before the change,
+  // that would take back the last letter typed into a field whose text is in the address.
+  return useMemo(place, [location.hash]);
 }
 
 function useSession() {
@@ -103,8 +105,9 @@ function App({ all }) {
   useEffect(() => {
     document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view ? `${view.title} – ` : ""}Linckia`;
   }, [view, waiting.count]);
-  useEffect(() => {
-    // A screen reader goes on at the new view; the first one is read from the top.
+  useLayoutEffect(() => {
+    // A screen reader goes on at the new view; the first one is read from the top. The focus moves with the view: an
+    // effect would move it a frame later, away from what a quick user has reached by then.
     if (!first.current) heading.current?.querySelector("h1")?.focus();
     first.current = false;
   }, [name]);

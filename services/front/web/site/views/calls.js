@@ -23,11 +23,11 @@ const COLUMNS = [
   { key: "operation", title: "Operation", cell: (row) => html`<a href=${`#/calls/${row.trace}`}>${row.operation}</a>` },
   { key: "service", title: "Service", wide: true },
   { key: "who", title: "Client" },
-  { key: "target", title: "About", wide: true, cell: (row) => html`<span class="quiet">${row.target}</span>` },
+  { key: "target", title: "About", wide: true, cell: (row) => html`<span class="quiet break">${row.target}</span>` },
   { key: "queued_ms", title: "Queued", right: true, wide: true, cell: (row) => ms(row.queued_ms) },
   { key: "duration_ms", title: "Time taken", right: true, cell: (row) => ms(row.duration_ms) },
   { key: "outcome", title: "Outcome", cell: (row) => html`<span class=${row.outcome === "ok" ? "good" : "bad"}>${row.outcome}</span>
-    ${row.message && html`${" "}<span class="quiet">${row.message}</span>`}` },
+    ${row.message && html`${" "}<span class="quiet break">${row.message}</span>`}` },
 ];
 
 const MOST = 200;

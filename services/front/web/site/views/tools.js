@@ -9,11 +9,11 @@ export const order = 80;
 export function View({ parts, parameters }) {
   const work = useWork(operations, []);
   const [name] = parts;
-  return html`<${Loaded} work=${work}>${(found) => (name && name !== "surfaces"
-    ? html`<${Operation} key=${name} operation=${found.operations.find((each) => each.name === name)} name=${name} />`
-    : html`<${Title}>Tools<//><${Tabs} label="Parts of the tools" current=${name ? "#/tools/surfaces" : "#/tools"} tabs=${[["#/tools", "Operations"], ["#/tools/surfaces", "Surfaces"]]} />
-      ${name ? html`<${Surfaces} surfaces=${found.surfaces} />` : html`<${Operations} all=${found.operations} ...${parameters} />`}`)}<//>
-    ${work.value === undefined && html`<${Title}>Tools<//>`}`;
+  if (name && name !== "surfaces")
+    return html`<${Loaded} work=${work}>${(found) => html`<${Operation} key=${name} operation=${found.operations.find((each) => each.name === name)} name=${name} />`}<//>
+      ${work.value === undefined && html`<${Title}>Tools<//>`}`;
+  return html`<${Title}>Tools<//><${Tabs} label="Parts of the tools" current=${name ? "#/tools/surfaces" : "#/tools"} tabs=${[["#/tools", "Operations"], ["#/tools/surfaces", "Surfaces"]]} />
+    <${Loaded} work=${work}>${(found) => (name ? html`<${Surfaces} surfaces=${found.surfaces} />` : html`<${Operations} all=${found.operations} ...${parameters} />`)}<//>`;
 }
 
 function Operations({ all, service = "", access = "", words = "" }) {
