@@ -25,13 +25,10 @@ needed = pytest.mark.skipif(executable() is None, reason="no Chromium is install
 
 
 @contextlib.contextmanager
-def browser(*options: str) -> Iterator[Any]:
+def browser(playwright: Any, *options: str) -> Iterator[Any]:
     """Start a browser, with a new profile; yield Playwright's `Browser`."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable(), args=[*_OPTIONS, *options])
-        try:
-            yield started
-        finally:
-            started.close()
+    started = playwright.chromium.launch(executable_path=executable(), args=[*_OPTIONS, *options])
+    try:
+        yield started
+    finally:
+        started.close()

@@ -25,8 +25,17 @@ def kernel(filled: RunningKernel) -> RunningKernel:
 
 
 @pytest.fixture(scope="package")
-def _browser() -> Iterator[Any]:
-    with chromium.browser() as started:
+def playwright() -> Iterator[Any]:
+    """Playwright, of which a process can have only one at a time."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
+def _browser(playwright: Any) -> Iterator[Any]:
+    with chromium.browser(playwright) as started:
         yield started
 
 

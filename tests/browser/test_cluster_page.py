@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,8 @@ pytestmark = [
 ]
 
 
-def test_the_nodes_are_listed_with_their_services_and_a_lost_cluster_is_reported(tmp_path: Path) -> None:
-    with ray_nodes(1) as nodes, chromium.browser() as browser:
+def test_the_nodes_are_listed_with_their_services_and_a_lost_cluster_is_reported(tmp_path: Path, browser: Any) -> None:
+    with ray_nodes(1) as nodes:
         settings(tmp_path, nodes.address, {"echo": "num_cpus = 1"})
         with running(tmp_path, services=["front", "echo"], options=HTTP, token=True) as kernel:
             wait_until(lambda: kernel.status()["page_url"])

@@ -64,7 +64,7 @@ def calling(url: str, path: Path, media_type: str, mode: str) -> str:
     return f"fetch({json.dumps(url)}, {json.dumps(request)}).then(r => String(r.status), e => 'blocked')"
 
 
-def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: Path) -> None:
+def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: Path, playwright: Any) -> None:
     root = tmp_path / "root"
     root.mkdir()
     victim = root / "precious.txt"
@@ -74,7 +74,7 @@ def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: P
         environment = {"LINCKIA_ALLOWED_ORIGINS": f"http://friend.example:{port}"}
         with (
             running(tmp_path / "data", [root], options=HTTP, environment=environment, all_ready=False) as kernel,
-            chromium.browser(names) as browser,
+            chromium.browser(playwright, names) as browser,
         ):
             page = browser.new_page()
             kernel.wait_ready("files")
