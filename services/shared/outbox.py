@@ -22,6 +22,9 @@ D = TypeVar("D")
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
 
+MAX_GATHERED = 10
+"""A new key waits at most this many times `gather_s` while others keep coming."""
+
 
 class Feed(Protocol[D]):
     """The parts that differ between outboxes. Each method may be called again after it failed or was killed."""
@@ -45,14 +48,26 @@ class Outbox(Generic[D]):
 
     Args:
         to: a description of the other side, for `waiting`.
-        gather_s: how long a first new key waits for more, unless a task waits for the delivery.
+        gather_s: a new key waits until no other came for this long, unless a task waits for the delivery.
+        is_full: whether more than this batch may have been queued, so that the next one need not wait.
     """
 
-    def __init__(self, env: Environment, to: str, feed: Feed[D], *, gather_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        to: str,
+        feed: Feed[D],
+        *,
+        gather_s: float = 0.0,
+        is_full: Callable[[D], bool] = lambda due: True,
+    ) -> None:
         self._env = env
         self._to = to
         self._feed = feed
         self._gather_s = gather_s
+        self._is_full = is_full
+        self._hurried = 0
+        """How often there were new keys."""
         self._compared = self._in_step = False
         """Whether both sides were compared, and whether the queue is also empty."""
         self.has_compared = False
@@ -67,6 +82,7 @@ class Outbox(Generic[D]):
 
     def hurry(self) -> None:
         """Check the table for new keys now."""
+        self._hurried += 1
         self._wake.set()
 
     async def run(self) -> None:
@@ -79,9 +95,11 @@ class Outbox(Generic[D]):
             self._wanted = trio.Event()
             self._in_step = False
             try:
-                while await self._step():
+                while (due := await self._step()) is not None:
                     backoff.succeeded()
                     await self._tell(None)
+                    if not self._is_full(due):
+                        await self._gather()
                 self._in_step = self._compared
                 await self._tell(None)
             except LinckiaError as error:
@@ -93,8 +111,17 @@ class Outbox(Generic[D]):
                 await trio.sleep(FULL_PAUSE_S if is_full else backoff.pause_s())
                 continue
             await self._wake.wait()
-            with trio.move_on_after(self._gather_s):
-                await self._wanted.wait()
+            await self._gather()
+
+    async def _gather(self) -> None:
+        """Wait for more keys: many together cost both sides little more than one."""
+        with trio.move_on_after(MAX_GATHERED * self._gather_s):
+            while not self._wanted.is_set():
+                before = self._hurried
+                with trio.move_on_after(self._gather_s):
+                    await self._wanted.wait()
+                if self._hurried == before:
+                    break
 
     async def watch_epoch(self, ask: Callable[[str], Awaitable[str]]) -> None:
         """Whenever the other side recreates its database, compare again and deliver the missing items.
@@ -134,8 +161,8 @@ class Outbox(Generic[D]):
             return met
         return await condition()
 
-    async def _step(self) -> bool:
-        """Compare, or deliver one batch. Returns False if nothing was left to do."""
+    async def _step(self) -> D | None:
+        """Compare, and deliver one batch, which is returned. Returns None if nothing was left to do."""
         if not self._compared:
             # Set first: the other side may be recreated during the comparison.
             self._compared = True
@@ -146,12 +173,12 @@ class Outbox(Generic[D]):
                 raise
             self.has_compared = True
         if (due := await self._feed.take()) is None:
-            return False
+            return None
         if await self._feed.deliver(due):
             await self._feed.strike(due)
         else:
             self._compared = False
-        return True
+        return due
 
     async def _tell(self, waiting: str | None, failure: Failure | None = None) -> None:
         self.waiting, self.failure = waiting, failure

@@ -34,12 +34,16 @@ MAX_DROPPED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The next update for the search, and `settings` to store once it is delivered."""
+    """The next update for the search, and `settings` to store once it is delivered.
+
+    `is_full` means that the outbox may have more.
+    """
 
     numbers: tuple[int, ...] = ()
     put: list[Group] = field(default_factory=list)
     drop: list[str] = field(default_factory=list)
     settings: tuple[tuple[str, str], ...] = ()
+    is_full: bool = False
 
 
 class Backlog(NamedTuple):
@@ -79,7 +83,7 @@ class SearchFeed(ABC):
         self.database = database
         self.collection = collection
         self._table = table
-        self.outbox: Outbox[Due] = Outbox(env, "the search", self, gather_s=gather_s)
+        self.outbox: Outbox[Due] = Outbox(env, "the search", self, gather_s=gather_s, is_full=lambda due: due.is_full)
 
     @abstractmethod
     def due(self, db: apsw.Connection) -> Due | None:

@@ -28,8 +28,8 @@ BATCH = 200
 BATCH_CHARS = 2_000_000
 
 GATHER_S = 0.1
-"""How long a first new turn waits for more, unless a search waits for it: a hundred turns cost the search little more
-than one."""
+"""A new turn waits until no other came for this long, unless a search waits for it: a hundred turns cost the search
+little more than one, and what they cost delays the clients that send more."""
 
 PIECE_CHARS = 1000
 """About the length that common small models read; more would be ignored."""
@@ -86,10 +86,12 @@ class TurnFeed(ForgettingFeed):
             numbers.append(number)
             if chars > BATCH_CHARS:
                 break
+        is_full = len(numbers) == BATCH or len(numbers) < len(rows)
         if not numbers:
             return None
         put = [group for group in latest.values() if group is not None]
-        return Due(tuple(numbers), put, [name for name, group in latest.items() if group is None])
+        dropped = [name for name, group in latest.items() if group is None]
+        return Due(tuple(numbers), put, dropped, is_full=is_full)
 
 
 def delivered(db: apsw.Connection) -> int:

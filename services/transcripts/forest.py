@@ -41,6 +41,12 @@ _LOOKED_BACK = 16
 
 _NODE_REF = "node_id, hash, root, depth, projection"
 
+_NEXT = (
+    "SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name='node'), 0),"
+    " coalesce((SELECT max(node_id) FROM node), 0)) + 1"
+)
+"""The number that AUTOINCREMENT gives to the next node."""
+
 
 class NodeRef(NamedTuple):
     """A position in the forest: new messages are added after this node."""
@@ -104,6 +110,7 @@ def add(db: apsw.Connection, prepared: Prepared, parent: NodeRef | None, found: 
         hashes.append(above)
     start, nodes = _known(db, prepared, hashes)
     placed = Placed(nodes)
+    added: set[int] = set()
     at = nodes[-1] if nodes else parent
     # While each parent has the expected hash, these are the hashes of the nodes, and none of the nodes exists.
     expected = at is None or not nodes or at.hash == hashes[start - 1]
@@ -119,11 +126,12 @@ def add(db: apsw.Connection, prepared: Prepared, parent: NodeRef | None, found: 
             prompt = prompt or keep_prompt(db, turn.system)
             known = _new(db, turn, step, hash_, at, prompt, found)
             placed.new += 1
+            added.add(known.node_id)
         expected = expected and known.hash == hash_
         at = known
         placed.nodes.append(at)
     for step, node in zip(prepared.steps, placed.nodes, strict=True):
-        if step.message.reply:
+        if step.message.reply and node.node_id not in added:
             _was_said(db, node.node_id, step)
     return placed
 
@@ -203,6 +211,8 @@ def _new(
         "thinking": "" if barred else as_json(message.thinking),
         "prompt_id": prompt,
     }
+    if message.reply:
+        columns |= {"reply": True, "stop_reason": message.stop_reason, "usage": as_json(message.usage)}
     return insert(db, at, hash_, step.projection, columns)
 
 
@@ -220,25 +230,27 @@ def insert(
 ) -> NodeRef:
     """Insert a node after `above`; a `found` node is queued for the search. `columns` are all others."""
     depth = 1 if above is None else above.depth + 1
+    # A root names itself, so its number is known before it is inserted.
+    node_id = int(db.execute(_NEXT).get) if above is None else None
+    root = node_id if above is None else above.root
     row = {
+        "node_id": node_id,
         "hash": hash_,
         "parent": above and above.node_id,
-        "root": above and above.root,
+        "root": root,
         "depth": depth,
         "projection": projection_,
         **columns,
     }
     db.execute(f"INSERT INTO node({', '.join(row)}) VALUES({', '.join('?' * len(row))})", tuple(row.values()))
     node_id = db.last_insert_rowid()
-    if above is None:
-        db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
     if columns["found"]:
         db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
-    return NodeRef(node_id, hash_, node_id if above is None else above.root, depth, projection_)
+    return NodeRef(node_id, hash_, node_id if root is None else root, depth, projection_)
 
 
 def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
-    """Store the fields that only the reply itself has; repeating this changes nothing."""
+    """Store the fields that only the reply itself has in a node that existed; repeating this changes nothing."""
     message = step.message
     db.execute(
         "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"

@@ -16,10 +16,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kernel.cli.care.exposure import require_out_of_reach
-from kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, named, write
+from kernel.cli.carry.files import (
+    BytesClient,
+    ahead,
+    batched,
+    by_next,
+    by_offset,
+    declared,
+    line,
+    listed,
+    named,
+    write,
+)
 from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed
 from proto.control.terminal import Bars, OnProgress, complain, connect, say
@@ -32,6 +43,9 @@ FORMAT = 1
 
 REPORTED = 200
 """Number of items after which progress is reported."""
+
+DOCUMENTS = 1000
+"""Number of documents whose contents are read together: as many as a page of them has."""
 
 README = """\
 # An export of Linckia
@@ -84,13 +98,13 @@ def export(arguments: argparse.Namespace) -> int:
     # Others on this machine may not read it either.
     part.mkdir(mode=0o700, parents=True)
     (part / "export.json").write_text(json.dumps({"linckia_export": FORMAT}) + "\n")
-    with connect(arguments) as client, Bars() as show:
+    with connect(arguments) as client, BytesClient(arguments.data_dir) as reader, Bars() as show:
         steps = Steps(show)
         simple = declared(client)
         (part / "README.md").write_text(README.replace("{exports}", "\n".join(_described(simple))))
         parts: dict[str, Callable[[Client, Path], str]] = {
-            "documents": partial(_documents, steps), "transcripts": partial(_transcripts, steps), "files": _files,
-            "collections": partial(_collections, steps),
+            "documents": partial(_documents, steps, reader), "transcripts": partial(_transcripts, steps),
+            "files": _files, "collections": partial(_collections, steps),
             **{name: partial(_simple, exports) for name, exports in simple.items()},
         }  # fmt: skip
         for name, write_part in parts.items():
@@ -130,85 +144,149 @@ def content_folder(folder: str, hash_: str) -> str:
     return f"{folder}/contents/{hash_[:2]}/{hash_}"
 
 
-def _documents(steps: Steps, client: Client, folder: Path) -> str:
-    contents = _Contents(client, folder)
+def _documents(steps: Steps, reader: Client, client: Client, folder: Path) -> str:
+    contents = _Contents(reader, client, folder)
     total = named(client, "documents_list", {"limit": 1})["total"]
-    rows = steps.counted(_document_rows(client, contents), "documents", total)
+    rows = steps.counted(_document_rows(reader, contents), "documents", total)
     documents = write(folder / "documents.jsonl", rows)
     work = named(client, "documents_export_work", {})
     write(folder / "sessions.jsonl", work["sessions"])
     for number, snapshot in enumerate(work["snapshots"], 1):
         snapshot["listing"] = f"snapshots/{number:06}.jsonl"
-        listing = steps.counted(_listing(client, contents, snapshot["id"]), f"snapshot {number}", snapshot["files"])
+        listing = steps.counted(_listing(reader, contents, snapshot["id"]), f"snapshot {number}", snapshot["files"])
         write(folder / snapshot["listing"], listing)
     write(folder / "snapshots.jsonl", work["snapshots"])
     return f"{documents}, in {len(work['snapshots'])} snapshots and {len(work['sessions'])} sessions"
 
 
-def _document_rows(client: Client, contents: _Contents) -> Iterator[JsonObject]:
+def _document_rows(reader: Client, contents: _Contents) -> Iterator[JsonObject]:
     rows = listed(
-        client, "documents_export", "documents", lambda page, _: {"after": page["documents"][-1]["path"]}, after=""
+        reader, "documents_export", "documents", lambda page, _: {"after": page["documents"][-1]["path"]}, after=""
     )
-    for some in batched(rows):
-        files = contents.write({row["hash"]: row["name"] for row in reversed(some)})
+    files: dict[str, str] = {}
+    # The next rows and contents are read while these are written.
+    for some, found in ahead(_steps(rows, contents)):
+        files |= contents.write(found)
         for row in some:
             if (file := files.get(row["hash"])) is not None:
                 yield {**row, "file": file}
+        if some:
+            files = {}
 
 
-def _listing(client: Client, contents: _Contents, snapshot: str) -> Iterator[JsonObject]:
-    for some in batched(listed(client, "documents_export_files", "files", by_offset, snapshot_id=snapshot)):
-        contents.write({one["hash"]: one["path"].rpartition("/")[2] for one in reversed(some) if one["hash"]})
+def _steps(rows: Iterable[JsonObject], contents: _Contents) -> Iterator[tuple[list[JsonObject], dict[str, _Content]]]:
+    """Yield contents, and after those of some rows, the rows."""
+    for some in batched(rows, DOCUMENTS):
+        for found in contents.read({row["hash"]: row["name"] for row in reversed(some)}):
+            yield [], found
+        yield some, {}
+
+
+def _listing(reader: Client, contents: _Contents, snapshot: str) -> Iterator[JsonObject]:
+    for some in batched(listed(reader, "documents_export_files", "files", by_offset, snapshot_id=snapshot)):
+        names = {one["hash"]: one["path"].rpartition("/")[2] for one in reversed(some) if one["hash"]}
+        for found in contents.read(names):
+            contents.write(found)
         yield from some
 
 
-class _Contents:
-    """The files of contents. Paths are strings, since `pathlib` would take half of the time of an export."""
+class _Content(NamedTuple):
+    """A content: the name for its file, and its first piece; no piece if its file was there before."""
 
-    def __init__(self, client: Client, folder: Path) -> None:
+    name: str
+    piece: JsonObject | None
+
+
+class _Contents:
+    """The files of contents. Paths are strings, since `pathlib` would take half of the time of an export.
+
+    `read` may run in another thread than `write`: it uses `reader`, `write` uses `client`.
+    """
+
+    def __init__(self, reader: Client, client: Client, folder: Path) -> None:
+        self._reader = reader
         self._client = client
         self._folder = str(folder)
 
-    def write(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Write the missing ones of these contents, named by hash; return all files, relative to the folder.
+    def read(self, names: Mapping[str, str]) -> Iterator[dict[str, _Content]]:
+        """Yield these contents, named by hash, as many at a time as an answer holds."""
+        wanted: list[str] = []
+        there: dict[str, _Content] = {}
+        for hash_ in names:
+            if (file := self._there(hash_)) is None:
+                wanted.append(hash_)
+            else:
+                there[hash_] = _Content(file, None)
+        if there:
+            yield there
+        while wanted:
+            # An answer holds contents from the front of the list.
+            pieces = named(self._reader, "documents_export_contents", {"hashes": wanted})["contents"]
+            yield {hash_: _Content(names[hash_], piece) for hash_, piece in zip(wanted, pieces, strict=False)}
+            del wanted[: len(pieces)]
+
+    def write(self, contents: Mapping[str, _Content]) -> dict[str, str]:
+        """Write the missing ones; return all files, relative to the folder.
 
         Contents that cannot be read are reported and left out.
         """
         files: dict[str, str] = {}
-        wanted: list[str] = []
-        for hash_ in names:
-            try:
-                files[hash_] = self._file(hash_, os.listdir(content_folder(self._folder, hash_))[0])
-            except FileNotFoundError:
-                wanted.append(hash_)
-        while wanted:
-            # An answer holds as many contents as fit, from the front of the list.
-            found = named(self._client, "documents_export_contents", {"hashes": wanted})["contents"]
-            for hash_, content in zip(wanted, found, strict=False):
-                name = _file_name(names[hash_])
-                if problem := self._write(hash_, name, content):
-                    complain(f"{names[hash_]} is left out: {problem}")
-                    shutil.rmtree(content_folder(self._folder, hash_))
-                else:
-                    files[hash_] = self._file(hash_, name)
-            del wanted[: len(found)]
+        for hash_, (name, piece) in contents.items():
+            home = content_folder(self._folder, hash_)
+            file: str | None = _file_name(name)
+            if piece is None or not _made(home):
+                # It may have been removed since it was seen.
+                file = self._there(hash_)
+            elif problem := self._write(hash_, f"{home}/{file}", piece):
+                complain(f"{name} is left out: {problem}")
+                shutil.rmtree(home)
+                file = None
+            if file is not None:
+                files[hash_] = f"{home[len(self._folder) + 1 :]}/{file}"
         return files
 
-    def _file(self, hash_: str, name: str) -> str:
-        return f"{content_folder(self._folder, hash_)[len(self._folder) + 1 :]}/{name}"
-
-    def _write(self, hash_: str, name: str, piece: JsonObject) -> str:
-        """Write a content, given its first piece; return why it could not be read, or ""."""
-        home = content_folder(self._folder, hash_)
+    def _there(self, hash_: str) -> str | None:
+        """Return the name of the file of a content; None if there is none."""
         try:
-            os.mkdir(home)
+            return next(iter(os.listdir(content_folder(self._folder, hash_))), None)
         except FileNotFoundError:
-            os.makedirs(home)
-        with open(f"{home}/{name}", "wb") as out:
-            while out.write(base64.b64decode(piece["data"])) and out.tell() < piece["size"]:
-                params = {"hashes": [hash_], "offset": out.tell()}
+            return None
+
+    def _write(self, hash_: str, file: str, piece: JsonObject) -> str:
+        """Write a content, given its first piece; return why it could not be read, or ""."""
+        # Opened by number: a file object makes four more system calls.
+        out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            written = _append(out, piece["data"])
+            while 0 < written < piece["size"]:
+                params = {"hashes": [hash_], "offset": written}
                 (piece,) = named(self._client, "documents_export_contents", params)["contents"]
+                if not (more := _append(out, piece["data"])):
+                    break
+                written += more
+        finally:
+            os.close(out)
         return str(piece["problem"])
+
+
+def _made(folder: str) -> bool:
+    """Create a folder; return False if it was there."""
+    try:
+        os.mkdir(folder)
+    except FileNotFoundError:
+        os.makedirs(folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _append(out: int, data: bytes | str) -> int:
+    """Write data that may be base64; return its length."""
+    data = base64.b64decode(data) if isinstance(data, str) else data
+    left = memoryview(data)
+    while left:
+        left = left[os.write(out, left) :]
+    return len(data)
 
 
 def _file_name(name: str) -> str:

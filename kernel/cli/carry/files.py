@@ -3,26 +3,33 @@ size of a request."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
 import os
+import queue
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from kernel.configure import manifests
 from kernel.configure.config import ConfigError
-from proto.control.client import Client
+from proto.control.client import Client, KernelGone
 from proto.control.commands import Failed
 from proto.control.terminal import patiently, repeated
 from proto.json_types import JsonObject
 from proto.manifest import Export
 from proto.ops.kernel import KernelStatusParams
+from proto.wire.frames import read_body
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500
+
+ENDED_S = 0.2
+"""How soon a thread notices that nobody wants what it makes."""
 
 LINE_BYTES = 64 * 1024 * 1024
 """Longest line of an export that is read: no request to the kernel may be longer."""
@@ -30,8 +37,11 @@ LINE_BYTES = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def line(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return _encode(value) + "\n"
 
 
 def write(file: Path, values: Iterable[object]) -> int:
@@ -94,6 +104,49 @@ def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = 
             batch, held = [], 0
     if batch:
         yield batch
+
+
+class BytesClient(Client):
+    """A client that returns bytes in large results as they are; in small ones they are base64, as in JSON."""
+
+    def _body(self, size: int, gone: str) -> Any:
+        body = self._lines.read(size)
+        if len(body) < size:
+            raise KernelGone(gone)
+        return read_body(body)
+
+
+def ahead(items: Iterable[T], most: int = 1) -> Iterator[T]:
+    """Yield the items, of which at most `most` are made in advance, in a thread of their own."""
+    made: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(most)
+    has_ended = threading.Event()
+
+    def put(one: tuple[T] | BaseException | None) -> bool:
+        while not has_ended.is_set():
+            with contextlib.suppress(queue.Full):
+                made.put(one, timeout=ENDED_S)
+                return True
+        return False
+
+    def make() -> None:
+        try:
+            for item in items:
+                if not put((item,)):
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001  # raised in the thread that wants the item
+            put(error)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    try:
+        while (one := made.get()) is not None:
+            if isinstance(one, BaseException):
+                raise one
+            yield one[0]
+    finally:
+        has_ended.set()
+        maker.join()
 
 
 def named(client: Client, operation: str, params: JsonObject) -> Any:

@@ -19,6 +19,7 @@ from msgspec import structs
 from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from proto import keys
 from proto.errors import InvalidParams, Kind, Unavailable
@@ -87,7 +88,8 @@ def routes(
     def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
         answer = partial(_switched_off, service) if service in unserved else answer
         served = _Served(route, params, answer, max_body_bytes, limits)
-        found.append(routing.Route(route.path, served.serve, methods=[route.method]))
+        # An ASGI application: Starlette would wrap a function twice, for exceptions that it never raises.
+        found.append(routing.Route(route.path, served, methods=[route.method]))
 
     for endpoint in table.endpoints:
         add(endpoint.route, endpoint.service, endpoint, partial(_by_endpoint, endpoint, dispatcher))
@@ -151,7 +153,11 @@ class _Served:
     max_body_bytes: int
     limits: FairLimits
 
-    async def serve(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
         try:
             arguments = await self._arguments(request)
             answering = partial(self.answer, request.scope[ORIGIN], arguments, request.method == "POST")

@@ -2,6 +2,7 @@
 
 scripts/bench documents versions [FILES] three successive versions of a source tree; the same of /usr/share/doc
 scripts/bench documents grep [DOCUMENTS] regular expressions over this many stored documents, against ripgrep
+scripts/bench documents export [DOCUMENTS] `linckia export` of this many documents, against tar of the same files
 scripts/bench documents large [MIB] one file in and out, with the peak memory of each process scripts/bench documents
 manuals [SECONDS] /usr/share/doc or --dir DIR: add, grep, search and memory; waits this long
                                            for the vectors, then until all services rest, and shows the memory
@@ -24,6 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench.documents.exporting import export
 from tests.bench.documents.grepping import grep
 from tests.bench.documents.manuals import KernelSettings, manuals
 from tests.bench.documents.trees import kernel_alone
@@ -34,7 +36,7 @@ from tests.system.data.test_documents import peaks, write_large
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
-    parser.add_argument("what", choices=("versions", "grep", "large", "manuals"), nargs="?",
+    parser.add_argument("what", choices=("versions", "grep", "large", "manuals", "export"), nargs="?",
                         default="versions")  # fmt: skip
     parser.add_argument("count", type=int, nargs="?")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
@@ -57,6 +59,9 @@ def main() -> None:
             case "grep":
                 require("rg")
                 grep(folder, arguments.count or 100_000)
+            case "export":
+                require("tar")
+                export(folder, arguments.count or 100_000)
             case "manuals":
                 wait_s = float(arguments.count or 20)
                 settings = KernelSettings(arguments.backend, arguments.rest, arguments.tokens)
