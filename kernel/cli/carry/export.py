@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kernel.cli.care.exposure import require_out_of_reach
 from kernel.cli.carry.files import (
@@ -54,7 +54,7 @@ Data made with Linckia, readable by any program. Each `.jsonl` file has one JSON
 import DIR` imports it again and keeps existing data, so it may be repeated. Format 1.
 
 - `documents/documents.jsonl`: documents by path. `file` is the content below `documents/`, `hash` its SHA-256; times
-  are nanoseconds since 1970. Documents with the same content share one file, named after the first of them.
+  are nanoseconds since 1970. Documents with the same content share one file, named by its hash.
 - `documents/sessions.jsonl`, `documents/snapshots.jsonl`: in order of creation; `listing` names the file that lists
   the files of a snapshot, each with the hash of its content, which is also in `documents/contents/`.
 - `transcripts/YYYY-MM/TIME-HASH.jsonl`: a conversation with all its branches, parents first. `hash` is the SHA-256 of
@@ -139,8 +139,8 @@ class Steps:
 # Documents
 
 
-def content_folder(folder: str, hash_: str) -> str:
-    """Return the folder below `documents/` that holds only this content."""
+def content_file(folder: str, hash_: str) -> str:
+    """Return the file of this content in the folder of the documents."""
     return f"{folder}/contents/{hash_[:2]}/{hash_}"
 
 
@@ -163,38 +163,27 @@ def _document_rows(reader: Client, contents: _Contents) -> Iterator[JsonObject]:
     rows = listed(
         reader, "documents_export", "documents", lambda page, _: {"after": page["documents"][-1]["path"]}, after=""
     )
-    files: dict[str, str] = {}
     # The next rows and contents are read while these are written.
-    for some, found in ahead(_steps(rows, contents)):
-        files |= contents.write(found)
+    for some, pieces in ahead(_steps(rows, contents)):
+        contents.write(pieces)
         for row in some:
-            if (file := files.get(row["hash"])) is not None:
+            if (file := contents.written(row["hash"])) is not None:
                 yield {**row, "file": file}
-        if some:
-            files = {}
 
 
-def _steps(rows: Iterable[JsonObject], contents: _Contents) -> Iterator[tuple[list[JsonObject], dict[str, _Content]]]:
+def _steps(rows: Iterable[JsonObject], contents: _Contents) -> Iterator[tuple[list[JsonObject], dict[str, JsonObject]]]:
     """Yield contents, and after those of some rows, the rows."""
     for some in batched(rows, DOCUMENTS):
-        for found in contents.read({row["hash"]: row["name"] for row in reversed(some)}):
-            yield [], found
+        for pieces in contents.read(row["hash"] for row in some):
+            yield [], pieces
         yield some, {}
 
 
 def _listing(reader: Client, contents: _Contents, snapshot: str) -> Iterator[JsonObject]:
     for some in batched(listed(reader, "documents_export_files", "files", by_offset, snapshot_id=snapshot)):
-        names = {one["hash"]: one["path"].rpartition("/")[2] for one in reversed(some) if one["hash"]}
-        for found in contents.read(names):
-            contents.write(found)
+        for pieces in contents.read(one["hash"] for one in some if one["hash"]):
+            contents.write(pieces)
         yield from some
-
-
-class _Content(NamedTuple):
-    """A content: the name for its file, and its first piece; no piece if its file was there before."""
-
-    name: str
-    piece: JsonObject | None
 
 
 class _Contents:
@@ -208,54 +197,31 @@ class _Contents:
         self._client = client
         self._folder = str(folder)
 
-    def read(self, names: Mapping[str, str]) -> Iterator[dict[str, _Content]]:
-        """Yield these contents, named by hash, as many at a time as an answer holds."""
-        wanted: list[str] = []
-        there: dict[str, _Content] = {}
-        for hash_ in names:
-            if (file := self._there(hash_)) is None:
-                wanted.append(hash_)
-            else:
-                there[hash_] = _Content(file, None)
-        if there:
-            yield there
+    def read(self, hashes: Iterable[str]) -> Iterator[dict[str, JsonObject]]:
+        """Yield the first pieces of those contents that have no file yet, as many at a time as an answer holds."""
+        wanted = [hash_ for hash_ in dict.fromkeys(hashes) if self.written(hash_) is None]
         while wanted:
             # An answer holds contents from the front of the list.
             pieces = named(self._reader, "documents_export_contents", {"hashes": wanted})["contents"]
-            yield {hash_: _Content(names[hash_], piece) for hash_, piece in zip(wanted, pieces, strict=False)}
+            yield dict(zip(wanted, pieces, strict=False))
             del wanted[: len(pieces)]
 
-    def write(self, contents: Mapping[str, _Content]) -> dict[str, str]:
-        """Write the missing ones; return all files, relative to the folder.
+    def write(self, pieces: Mapping[str, JsonObject]) -> None:
+        """Write contents. Those that cannot be read are reported and left out."""
+        for hash_, piece in pieces.items():
+            file = content_file(self._folder, hash_)
+            # It may have been requested again before it was written.
+            if (out := _created(file)) is not None and (problem := self._write(out, hash_, piece)):
+                complain(f"the content {hash_} is left out: {problem}")
+                os.unlink(file)
 
-        Contents that cannot be read are reported and left out.
-        """
-        files: dict[str, str] = {}
-        for hash_, (name, piece) in contents.items():
-            home = content_folder(self._folder, hash_)
-            file: str | None = _file_name(name)
-            if piece is None or not _made(home):
-                # It may have been removed since it was seen.
-                file = self._there(hash_)
-            elif problem := self._write(hash_, f"{home}/{file}", piece):
-                complain(f"{name} is left out: {problem}")
-                shutil.rmtree(home)
-                file = None
-            if file is not None:
-                files[hash_] = f"{home[len(self._folder) + 1 :]}/{file}"
-        return files
+    def written(self, hash_: str) -> str | None:
+        """Return the file of a content, relative to the folder; None if there is none."""
+        file = content_file(self._folder, hash_)
+        return file[len(self._folder) + 1 :] if os.path.exists(file) else None
 
-    def _there(self, hash_: str) -> str | None:
-        """Return the name of the file of a content; None if there is none."""
-        try:
-            return next(iter(os.listdir(content_folder(self._folder, hash_))), None)
-        except FileNotFoundError:
-            return None
-
-    def _write(self, hash_: str, file: str, piece: JsonObject) -> str:
+    def _write(self, out: int, hash_: str, piece: JsonObject) -> str:
         """Write a content, given its first piece; return why it could not be read, or ""."""
-        # Opened by number: a file object makes four more system calls.
-        out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
             written = _append(out, piece["data"])
             while 0 < written < piece["size"]:
@@ -269,15 +235,18 @@ class _Contents:
         return str(piece["problem"])
 
 
-def _made(folder: str) -> bool:
-    """Create a folder; return False if it was there."""
+def _created(file: str) -> int | None:
+    """Create a file, and its folder; return its descriptor, or None if it was there."""
+    # Opened by number: a file object makes four more system calls.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        os.mkdir(folder)
-    except FileNotFoundError:
-        os.makedirs(folder)
+        try:
+            return os.open(file, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(file))
+            return os.open(file, flags, 0o666)
     except FileExistsError:
-        return False
-    return True
+        return None
 
 
 def _append(out: int, data: bytes | str) -> int:
@@ -287,13 +256,6 @@ def _append(out: int, data: bytes | str) -> int:
     while left:
         left = left[os.write(out, left) :]
     return len(data)
-
-
-def _file_name(name: str) -> str:
-    """Return a file name that every file system accepts."""
-    plain = name if name.isprintable() else "".join(char if char.isprintable() else "_" for char in name)
-    short = plain.replace("/", "_").encode("utf-8", "replace")[-120:].decode("utf-8", "ignore").lstrip(". ")
-    return short or "content"
 
 
 # Transcripts

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from kernel.cli.carry.export import FORMAT, content_folder, set_names
+from kernel.cli.carry.export import FORMAT, content_file, set_names
 from kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines, named, opened
 from proto.control.client import CallFailed, Client
 from proto.control.commands import Failed, Usage
@@ -158,12 +158,14 @@ def _store(client: Client, documents: list[JsonObject], contents: list[str]) -> 
 
 
 def _file(folder: Path, hash_: str) -> Path | None:
-    home = Path(content_folder(str(folder), hash_))
+    found = Path(content_file(str(folder), hash_))
     # A link would lead to files that are not part of the export.
-    if any(each.is_symlink() for each in (home, home.parent, home.parent.parent)) or not home.is_dir():
+    if any(each.is_symlink() for each in (found.parent.parent, found.parent, found)):
         return None
-    found = next(home.iterdir(), None)
-    return found if found is not None and found.is_file() and not found.is_symlink() else None
+    if found.is_dir():
+        # Earlier exports have a folder for each content.
+        found = next(found.iterdir(), found)
+    return found if found.is_file() and not found.is_symlink() else None
 
 
 def _upload(client: Client, file: Path, row: JsonObject) -> None:

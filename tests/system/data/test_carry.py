@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +132,19 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
     assert sum("gone" in line for line in lines) == 1
     assert "a secret" in str(lines)
     assert "kept" not in str(lines)
-    (home,) = (file for file in one.glob("documents/contents/*/*/*") if file.read_bytes() == b"as it was")
-    assert home.name == "a.txt"
+    (lost,) = (file for file in one.glob("documents/contents/*/*") if file.read_bytes() == b"as it was")
+    assert lost.name == sha256(b"as it was").hexdigest()
 
     # An import that is cut short: the export has lost contents, and some of the conversations.
     shutil.copytree(one, cut)
-    shutil.rmtree(cut / home.parent.relative_to(one))
+    (cut / lost.relative_to(one)).unlink()
     shutil.rmtree(next(cut.glob("transcripts/2*")))
+    # Exports had a folder for each content once.
+    for file in one.glob("documents/contents/*/*"):
+        content = file.read_bytes()
+        file.unlink()
+        file.mkdir()
+        (file / "name.txt").write_bytes(content)
     with running(tmp_path / "data", [root], services=SERVICES) as other:
         with pytest.raises(CallFailed):
             other.call("transcript_restore", {"turns": [{**lines[0], "model": "forged"}]})
@@ -145,7 +152,7 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
         linckia(tmp_path / "data", "import", str(one))
         assert linckia(tmp_path / "data", "import", str(one)).count(" 0 new rows") == 2
         linckia(tmp_path / "data", "export", str(tmp_path / "two"))
-        assert contents(tmp_path / "two") == contents(one)
+        assert contents(tmp_path / "two") == contents(again)
         assert [run["status"] for run in other.call("plans_get", {"name": "p"})["executions"]] == ["completed"]
         nearest = other.call("collections_search", {"collection": "vectors", "vector": [149.1, -1, 7e3], "limit": 1})
         assert [hit["id"] for hit in nearest["hits"]] == ["v149"]
