@@ -25,6 +25,7 @@ lent = Family(SERVICE, role=Role.INTERNAL, callers=("decode",))
 
 
 MAX_CHUNK_BYTES = FILE_CHUNK_BYTES
+MAX_PART_BYTES = 1024 * 1024
 
 THUMBNAIL, POSTER, TIMELINE = "thumbnail", "video-poster", "video-timeline"
 """Types of artefacts; the poster of a video is also its thumbnail."""
@@ -140,7 +141,7 @@ class MediaBytes(Params[FilePart], frozen=True, kw_only=True):
 
     hash: Hash
     offset: Annotated[int, Meta(ge=0)]
-    limit: Annotated[int, Meta(ge=1, le=MAX_CHUNK_BYTES)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_PART_BYTES)]
 
 
 # Artefacts and metadata as resources `synthesis://metadata…`, page by page

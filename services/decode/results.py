@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from proto.errors import LinckiaError
 from proto.ops.decode import MAX_TEXT_CHARACTERS, Picture
-from proto.ops.media import MAX_CHUNK_BYTES
+from proto.ops.media import MAX_PART_BYTES
 from services.shared.text.invisible import without_breaks
 
 SIDE: Final = 320
@@ -24,8 +24,8 @@ MAX_TEXT_CHARS: Final = 2000
 MAX_TAGS: Final = 200
 TOO_LARGE: Final = "decoding exceeds the memory limit per file"
 
-PIECE_BYTES: Final = MAX_CHUNK_BYTES
-PIECES: Final = 128
+PIECE_BYTES: Final = MAX_PART_BYTES
+PIECES: Final = 16
 """Number of cached pieces: data read repeatedly, such as a video's index, stays while the rest passes through."""
 READ_AHEAD_BYTES: Final = 64 * 1024
 

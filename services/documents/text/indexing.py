@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -41,7 +41,11 @@ from services.shared.text.html import plain
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024
 EXTRACT_OBJECTS = 64
-EXTRACT_BYTES = 4 * 1024 * 1024
+EXTRACT_BYTES = 8 * 1024 * 1024
+EXTRACT_S = 1.0
+"""Time after which no further text is extracted before the next step, so that the index keeps up."""
+DECODED_AT_ONCE = 2
+"""`decode` reads one content at a time; the next one waits for it in the kernel."""
 COLLECT_OBJECTS = 500
 PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
@@ -112,22 +116,14 @@ class Indexing:
             return False
 
     async def extract_some(self) -> bool:
-        """Extract the text of the next contents: one, or several if `decode` is not needed.  Returns whether any was
-        waiting."""
+        """Extract the texts of the next contents, for about EXTRACT_S.  Returns whether any was waiting."""
         async with self._extracting:
             due = await self._store.read(_due)
-            if not due.ids:
-                return False
-            made = due.made
-            if due.source is not None:
-                try:
-                    made = [await decoded(self._env.call, DecodeText(data=due.source))]
-                except Undecodable as error:
-                    made = [DecodedText(text=None, problem=str(error))]
-            await self._store.write(partial(_settle_all, codec=self._store.codec, ids=due.ids, made=made))
-            self.hurry()
-            self._extracted()
-            return True
+            if due:
+                await _Extraction(self._env, self._store, due).run()
+                self.hurry()
+                self._extracted()
+            return bool(due)
 
     async def without_text(self, ids: list[int]) -> list[str]:
         """Return the first of these contents that lack text or part of it, each with the known reason."""
@@ -232,20 +228,60 @@ def _strike(db: apsw.Connection, work: Work) -> None:
     db.execute("DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))", (tables.ids(work.ids),))
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The next contents without text: `source` is what `decode` needs for the only one, or `made` has their texts."""
+class _Extraction:
+    """Gets the texts of contents, and stores those that are ready while `decode` reads the next one."""
 
-    ids: list[int] = field(default_factory=list)
-    made: list[DecodedText] = field(default_factory=list)
-    source: bytes | None = None
+    def __init__(self, env: Environment, store: Store, due: Sequence[tuple[int, DecodedText | bytes]]) -> None:
+        self._env = env
+        self._store = store
+        self._due = iter(due)
+        self._until = trio.current_time() + EXTRACT_S
+        self._made: list[tuple[int, DecodedText]] = []
+        self._ready = trio.Event()
+        self._extracting = DECODED_AT_ONCE
+        self._failure: Exception | None = None
+
+    async def run(self) -> None:
+        """Raises LinckiaError if a text cannot be extracted now, once the others are stored; or what a write raises."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(DECODED_AT_ONCE):
+                nursery.start_soon(self._extract)
+            try:
+                await self._settle()
+            except Exception as error:  # noqa: BLE001  # raised below, outside the nursery, which would wrap it
+                self._failure = error
+                nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _extract(self) -> None:
+        while self._failure is None and trio.current_time() < self._until and (due := next(self._due, None)):
+            id_, text = due
+            try:
+                made = await decoded(self._env.call, DecodeText(data=text)) if isinstance(text, bytes) else text
+            except Undecodable as error:
+                made = DecodedText(text=None, problem=str(error))
+            except LinckiaError as error:
+                self._failure = error
+                break
+            self._made.append((id_, made))
+            self._ready.set()
+        self._extracting -= 1
+        self._ready.set()
+
+    async def _settle(self) -> None:
+        while self._extracting or self._made:
+            await self._ready.wait()
+            self._ready = trio.Event()
+            made, self._made = self._made, []
+            if made:
+                await self._store.write(partial(_settle_all, codec=self._store.codec, made=made))
 
 
-def _due(db: apsw.Connection) -> Due:
-    ids: list[int] = []
-    made: list[DecodedText] = []
+def _due(db: apsw.Connection) -> list[tuple[int, DecodedText | bytes]]:
+    """Return the next contents without text: the text of each, or what `decode` needs for it."""
+    found: list[tuple[int, DecodedText | bytes]] = []
     size = 0
-    wanted: bytes | None = None
     # A content in the outbox has a former text, which has to leave the index first.
     query = (
         "SELECT id FROM object WHERE text_state=? AND id NOT IN (SELECT object FROM index_outbox) ORDER BY id LIMIT ?"
@@ -255,20 +291,15 @@ def _due(db: apsw.Connection) -> Due:
         stored = objects.by_id(db, id_)
         if stored is None:
             continue
-        if ids and (_needs_decoding(stored) or size + stored.size > EXTRACT_BYTES):
-            break
-        text = source(db, stored)
-        ids.append(id_)
-        if isinstance(text, bytes):
-            wanted = text
-            break
-        made.append(text)
         size += stored.size
-    return Due(ids, made, wanted)
+        if found and size > EXTRACT_BYTES:
+            break
+        found.append((id_, source(db, stored)))
+    return found
 
 
-def _settle_all(db: apsw.Connection, codec: Codec, ids: list[int], made: list[DecodedText]) -> None:
-    for id_, text in zip(ids, made, strict=True):
+def _settle_all(db: apsw.Connection, codec: Codec, made: list[tuple[int, DecodedText]]) -> None:
+    for id_, text in made:
         settle(db, codec, id_, text)
 
 

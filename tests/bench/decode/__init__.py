@@ -1,0 +1,1 @@
+"""Files decoded by the hour, compared with the same libraries in one process."""
