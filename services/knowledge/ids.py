@@ -37,6 +37,18 @@ def ids_of(places: Iterable[Place], roots: Sequence[str]) -> dict[Place, str]:
     return given
 
 
+def of_new(db: apsw.Connection, places: Sequence[Place]) -> dict[Place, str] | None:
+    """Return the ids of new files if they are the only ones with their base names, so that no other id changes.
+
+    All ids in the database must be as `ids_of` would give them: then each base name that a note has is an id.
+    """
+    found = {slug(stem(place.path)): place for place in places}
+    query = "SELECT 1 FROM node WHERE id=?"
+    if len(found) < len(places) or any(db.execute(query, (id_,)).get for id_ in found):
+        return None
+    return {place: id_ for id_, place in found.items()}
+
+
 def _from_path(place: Place) -> Iterable[str]:
     long = slug(place.path[:-3])
     if len(long) <= MAX_ID_CHARS:

@@ -63,14 +63,25 @@ def load(db: apsw.Connection) -> dict[Place, Known]:
 
 
 def arrive(
-    db: apsw.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
+    db: apsw.Connection,
+    arrivals: Sequence[Place],
+    moves: Mapping[Place, str],
+    roots: Sequence[str],
+    *,
+    nothing_else: bool = False,
 ) -> dict[Place, Known]:
     """Add new files.  `moves` has the ids of those that were moved here.
 
+    With `nothing_else`, no file is gone and the roots are those of the last call; then other notes need not be looked
+    at if none has a new file's base name.
+
     Returns the notes to read: the new ones, and those whose id changed.
     """
-    there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
-    wanted = ids.ids_of([*there, *arrivals], roots)
+    there: dict[Place, str] = {}
+    wanted = ids.of_new(db, arrivals) if nothing_else and not moves else None
+    if wanted is None:
+        there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
+        wanted = ids.ids_of([*there, *arrivals], roots)
     changed = {id_: wanted[place] for place, id_ in (*there.items(), *moves.items()) if wanted[place] != id_}
     ids.rename(db, changed)
     for place in arrivals:
@@ -79,7 +90,7 @@ def arrive(
         db.execute("DELETE FROM departed WHERE id=?", (id_,))
     edges.moved(db, (wanted[place] for place in moves))
     # Indexing a note replaces what the search has under its id, so it need not be removed.
-    db.execute("DELETE FROM leaving WHERE id IN (SELECT id FROM node)")
+    db.execute("DELETE FROM leaving WHERE EXISTS(SELECT 1 FROM node WHERE node.id=leaving.id)")
     renamed = [place for place, id_ in there.items() if id_ in changed]
     return {place: Known(wanted[place]) for place in (*arrivals, *renamed)}
 

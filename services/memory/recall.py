@@ -53,8 +53,9 @@ class Recalling:
         was_said = as_of_ns is not None
         at_ns = validity.floor(now_ns if as_of_ns is None else as_of_ns)
         if not params.include_expired:
-            filters.append(Filter(field="expires", at_least=validity.seconds(at_ns)))
-            # A filter costs time, so there is none for times that no memory has.
+            # A filter costs time for each memory, so there is none for times that no memory has.
+            if await self._database.read(lambda db: validity.is_any_over(db, at_ns)):
+                filters.append(Filter(field="expires", at_least=validity.seconds(at_ns)))
             if was_said or await self._database.read(lambda db: validity.is_any_pending(db, at_ns)):
                 filters.append(Filter(field="holds_from", at_most=validity.seconds(at_ns)))
         if left := await self._feed.caught_up(FOUND_S):

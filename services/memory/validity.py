@@ -92,6 +92,15 @@ def holds(at_ns: int, *, was_said: bool) -> str:
     )
 
 
+def is_any_over(db: apsw.Connection, at_ns: int) -> bool:
+    """Return whether a memory has an end that is not later than a moment, to the second."""
+    bounded = f"{BOUNDED} AND (valid_until_ns <= ?1 OR superseded_ns <= ?1)"
+    # Two queries, so that each reads the index of the memories that have such an end.
+    ends = ("expires_ns <= ?1", bounded)
+    later_ns = at_ns + times.NS
+    return any(db.execute(f"SELECT EXISTS(SELECT 1 FROM memory WHERE {end})", (later_ns,)).get for end in ends)
+
+
 def is_any_pending(db: apsw.Connection, now_ns: int) -> bool:
     """Return whether a memory has a begin that is yet to come."""
     return bool(db.execute("SELECT EXISTS(SELECT 1 FROM memory WHERE valid_from_ns > ?)", (now_ns,)).get)

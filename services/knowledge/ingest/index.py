@@ -93,6 +93,8 @@ class Index:
         The old index is used meanwhile."""
         self.renamed: dict[Place, Place] = {}
         """The last renaming, as new place to old place."""
+        self._arranged: tuple[str, ...] = ()
+        """The roots for which the ids were assigned last; none before the first time, and after a rebuilt database."""
         self.reconciled = False
         """Whether the ids of both sides were compared since the search was last unavailable."""
 
@@ -128,6 +130,7 @@ class Index:
         generation = self._database.generation
         self.known = await self._database.write(start)
         self._generation = generation
+        self._arranged = ()
         self.pending, self.failed = {}, {}
         self.leaving, self.reconciled = True, False
 
@@ -155,12 +158,14 @@ class Index:
         """Remove the files that are gone and assign ids to new ones, in one transaction."""
         moved = await trio.to_thread.run_sync(_moves, changes, self.known, self.renamed, self._roots, walk)
         ids = [self.known[place].id for place in changes.gone]
+        roots = tuple(self._roots)
 
         def change(db: apsw.Connection) -> dict[Place, Known]:
             nodes.depart(db, ids, frozenset(moved.values()))
-            return nodes.arrive(db, changes.arrived, moved, self._roots)
+            return nodes.arrive(db, changes.arrived, moved, roots, nothing_else=not ids and roots == self._arranged)
 
         given = await self._database.write(change)
+        self._arranged = roots
         renamed = given.keys() & self.known.keys()
         self.pending |= dict.fromkeys(sorted(renamed))
         for place in changes.gone:

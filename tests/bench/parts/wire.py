@@ -157,13 +157,13 @@ class Http:
 
     def _exchange(self, connection: socket.socket, body: bytes, path: str = "") -> tuple[bytes, bytes]:
         connection.sendall(self._request(body, path))
-        received = b""
+        received = bytearray()
         while not whole(received):
             data = connection.recv(65536)
             if not data:
                 raise EOFError(received)
             received += data
-        head, _, rest = received.partition(b"\r\n\r\n")
+        head, _, rest = bytes(received).partition(b"\r\n\r\n")
         return head, rest
 
     def ask(self, body: bytes, path: str = "") -> bytes:
@@ -214,14 +214,15 @@ class Http:
             self._sockets.pop().close()
 
 
-def whole(received: bytes) -> bool:
+def whole(received: bytes | bytearray) -> bool:
     """Return True if an HTTP response has arrived completely."""
-    head, found, body = received.partition(b"\r\n\r\n")
-    if not found:
+    end = received.find(b"\r\n\r\n")
+    if end < 0:
         return False
-    lower = head.lower()
-    if b"content-length:" in lower:
-        return len(body) >= int(lower.split(b"content-length:")[1].split(b"\r\n")[0])
-    if b"chunked" in lower:
-        return body.endswith(b"0\r\n\r\n")
+    # Without a copy of the body, which may be large.
+    head = bytes(received[:end]).lower()
+    if b"content-length:" in head:
+        return len(received) - end - 4 >= int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+    if b"chunked" in head:
+        return received.endswith(b"0\r\n\r\n")
     return b" 202" in head or b" 204" in head

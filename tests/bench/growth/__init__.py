@@ -1,0 +1,1 @@
+"""How the cost of each path grows with what is stored."""
