@@ -83,7 +83,9 @@ def fill_documents(data: Path, root: Path, count: int) -> None:
         await bench.call(DocumentsAdd(path=str(root), no_ignore=True), timeout_s=_LIMIT_S)
 
     trio.run(
-        _fill, data, [root], {"graph": graph.open_service, "documents": documents.open_service}, add, CORPUS, count
+        functools.partial(
+            _fill, data, [root], {"graph": graph.open_service, "documents": documents.open_service}, add, CORPUS, count
+        )
     )
 
 
@@ -103,7 +105,9 @@ def fill_chats(data: Path, root: Path, count: int) -> None:
                 assert not kept.rejected, kept.errors[:1]
                 turns = []
 
-    trio.run(_fill, data, [root], {"transcripts": transcripts.open_service}, post, "transcripts", count)
+    trio.run(
+        functools.partial(_fill, data, [root], {"transcripts": transcripts.open_service}, post, "transcripts", count)
+    )
 
 
 def turn(texts: list[str]) -> dict[str, object]:
@@ -129,7 +133,7 @@ def fill_memory(data: Path, root: Path, count: int) -> None:
     async def nothing(bench: Bench) -> None:
         """Insert nothing more."""
 
-    trio.run(_fill, data, [root], {"memory": memory.open_service}, nothing, COLLECTION, count)
+    trio.run(functools.partial(_fill, data, [root], {"memory": memory.open_service}, nothing, COLLECTION, count))
 
 
 async def _fill(
