@@ -51,7 +51,7 @@ class Growth:
                 self.points[f"{name}: threads"].append((at, process.num_threads()))
         files = [path for path in self.system.data.rglob("*") if path.is_file()]
         self.points["data directory: files"].append((at, len(files)))
-        self.points["data directory: MiB"].append((at, sum(path.stat().st_size for path in files) / 2**20))
+        self.points["data directory: MiB"].append((at, sum(map(_size, files)) / 2**20))
 
     def lines(self, unit: str) -> Iterator[str]:
         """Yield a line for each series that is complete: first, last and slope (least squares), also of the second
@@ -62,6 +62,14 @@ class Growth:
             if len(points) >= max(3, 0.9 * longest):
                 half = slope(points[len(points) // 2 :])
                 yield f"{name:<32} {points[0][1]:>9.2f} {points[-1][1]:>9.2f} {slope(points):>12.3f} {half:>12.3f}"
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file; 0 if it has been removed since it was found, as files of an index are."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
