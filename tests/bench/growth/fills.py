@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import apsw
@@ -139,17 +139,17 @@ def fill_memory(data: Path, root: Path, count: int) -> None:
 async def _fill(
     data: Path,
     roots: list[Path],
-    services: dict[str, OpenService],
-    act: Callable[[Bench], object],
+    services: Mapping[str, OpenService],
+    act: Callable[[Bench], Awaitable[None]],
     collection: str,
     count: int,
 ) -> None:
     """Run services until all that `act` stores is indexed."""
-    every = {"retrieve": retrieve.open_service, "embed": _made_up, **services}
+    every: dict[str, OpenService] = {"retrieve": retrieve.open_service, "embed": _made_up, **services}
     for root in roots:
         root.mkdir(parents=True, exist_ok=True)
     async with services_in_process(every, data / "services", roots=roots) as bench:
-        await act(bench)  # type: ignore[misc]
+        await act(bench)
         while True:
             status = await bench.call(RetrieveStatus(collection=collection))
             if status.groups >= count and not status.vectors_waiting and not _queued(data, services):
@@ -159,7 +159,7 @@ async def _fill(
             await bench.finish(name)
 
 
-def _queued(data: Path, services: dict[str, OpenService]) -> int:
+def _queued(data: Path, services: Mapping[str, OpenService]) -> int:
     """Return how many rows wait in the outboxes of services."""
     found = 0
     for path in (path for name in services for path in (data / "services" / name).rglob("*.db")):
