@@ -147,10 +147,11 @@ class Indexing:
         left = len(ids)
         # The contents are stored, so an error in extraction must not fail the call.
         with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
-            while left and (left := await self._store.read(waiting)):
-                if not await self.extract_some():
-                    # The background task has just done the last one.
-                    return await self._store.read(waiting)
+            # If none is due, the background task has just done the last one.
+            while await self._store.read(waiting) and await self.extract_some():
+                pass
+        with contextlib.suppress(LinckiaError):
+            left = await self._store.read(waiting)
         return left
 
     async def _index_some(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from proto.errors import InvalidParams
+from proto.errors import InvalidParams, Unavailable
 from proto.operation import operation_of
 from proto.ops.decode import DecodedText, DecodeText
 from proto.ops.documents.reading import DocumentsGet
@@ -242,3 +242,37 @@ async def test_a_text_is_indexed_as_soon_as_it_is_extracted(tmp_path: Path, monk
             return [hit.snippet.startswith("# Annual") for hit in answer.results] == [True] and await known()
 
         await until(found)
+
+
+async def test_texts_that_are_extracted_stay_when_the_decoder_fails_at_another(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    is_well = False
+
+    @asynccontextmanager
+    async def open_ailing(env: Environment) -> AsyncIterator[Handlers]:
+        async def read(params: DecodeText, ctx: Context) -> DecodedText:
+            asked.append(params.data)
+            if not is_well and b"ailing" in params.data:
+                raise Unavailable("the decoder is away")
+            return text_of(params.data, LIMIT_S)
+
+        async with decode.open_service(env) as handlers:
+            handlers.by_name["decode_text"] = operation_of(DecodeText), read
+            yield handlers
+
+    mails = [f"Subject: mail {number}\n\n{'ailing' if number == 3 else 'well'}\n".encode() for number in range(6)]
+    tree(tmp_path / "root", {f"{number}.eml": mail for number, mail in enumerate(mails)})
+    async with documents(tmp_path, {"decode": open_ailing}) as bench:
+        added = await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        assert added.text_waiting > 0
+        stored = [mail for mail in asked if b"ailing" not in mail]
+        assert stored
+        assert added.text_waiting == len(mails) - len(set(stored))
+        is_well = True
+
+        async def done() -> bool:
+            return (await bench.call(DocumentsStatus())).extraction_waiting == 0
+
+        await until(done)
+        # No text that was ready is extracted again because another one failed.
+        assert all(asked.count(mail) == 1 for mail in stored)
