@@ -148,10 +148,12 @@ class Indexing:
         # The contents are stored, so an error in extraction must not fail the call.
         with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             # If none is due, the background task has just done the last one.
-            while await self._store.read(waiting) and await self.extract_some():
+            while left and (left := await self._store.read(waiting)) and await self.extract_some():
                 pass
-        with contextlib.suppress(LinckiaError):
-            left = await self._store.read(waiting)
+        if left:
+            # Some may have been extracted before the time was up, or the decoder failed.
+            with contextlib.suppress(LinckiaError):
+                left = await self._store.read(waiting)
         return left
 
     async def _index_some(self) -> bool:
