@@ -223,11 +223,11 @@ class _Contents:
     def _write(self, out: int, hash_: str, piece: JsonObject) -> str:
         """Write a content, given its first piece; return why it could not be read, or ""."""
         try:
-            written = _append(out, piece["data"])
+            written = _put(out, 0, piece["data"])
             while 0 < written < piece["size"]:
                 params = {"hashes": [hash_], "offset": written}
                 (piece,) = named(self._client, "documents_export_contents", params)["contents"]
-                if not (more := _append(out, piece["data"])):
+                if not (more := _put(out, written, piece["data"])):
                     break
                 written += more
         finally:
@@ -249,13 +249,13 @@ def _created(file: str) -> int | None:
         return None
 
 
-def _append(out: int, data: bytes | str) -> int:
-    """Write data that may be base64; return its length."""
+def _put(out: int, at: int, data: bytes | str) -> int:
+    """Write data that may be base64 at an offset; return its length."""
     data = base64.b64decode(data) if isinstance(data, str) else data
-    left = memoryview(data)
-    while left:
-        left = left[os.write(out, left) :]
-    return len(data)
+    done = 0
+    while done < len(data):
+        done += os.pwrite(out, memoryview(data)[done:], at + done)
+    return done
 
 
 # Transcripts
