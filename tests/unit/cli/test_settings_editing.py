@@ -70,7 +70,7 @@ def test_a_change_keeps_comments_and_the_default_returns(file: Path) -> None:
         ("events.keep_days", "many", "value", "expected `int`, got `str`"),
         ("events.keep_days", 0, "value", ">= 1"),
         ("fetch.allow", ["not a host"], "value", "is not a host, an address or a network"),
-        ("http.port", "x", "value", "expected `int`, got `str`"),
+        ("http.port", "x", "value", "expected `int | null`, got `str`"),
         ("roots", ["/there/is/none"], "value", "does not exist"),
         ("backup.every", "2h", "value", "`to`"),
         ("services.embed.workers", 99_999, "value", "must be 1 to 1000, or auto"),
