@@ -54,6 +54,9 @@ from tests.unit.router.ops import Said, Say, Write
 NO_PID = 1 << 24
 """Above all pids of Linux, so that the supervisor finds no process with the pid of a simulated worker."""
 
+_AWAKE = {"simulation": frames.Backlog(done=0, total=1)}
+"""Work that waits, so that a worker never rests: processes on nodes, which may lose their power, do not either."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -131,7 +134,7 @@ class Worker:
                     case Call():
                         nursery.start_soon(self._work, frame)
                     case Ping(n=n):
-                        self.say(Pong(n, self._serving, {}))
+                        self.say(Pong(n, self._serving, {}, _AWAKE))
                     case Drain():
                         self.say(Bye())
                     case ByeAck():
