@@ -98,7 +98,6 @@ class Worker:
     handoff: socket.socket | None = None
 
     node = ""
-    """See `Running`: the simulation's nodes need no names in `status`."""
 
     def __init__(self, launch: LaunchConfig, node: Node, pid: int, world: World) -> None:
         self.launch = launch
