@@ -1,7 +1,7 @@
 """Opens the port for HTTP, and finds out who has one that is taken.
 
-Without a setting, a second data directory gets the next free port, and keeps it in `http.port`: clients are told the
-address once.
+Without a setting, a second data directory gets the next free port, and keeps it in `http.port`, since clients have
+the address in their settings.
 """
 
 from __future__ import annotations
