@@ -15,7 +15,7 @@ from kernel.router.generation import ServiceState
 from kernel.supervisor.zygote import ZygoteReport
 from proto.wire.launch import HEAPS
 from tests.system.support.ops import Echo, Misbehave
-from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial
+from tests.system.support.rig import LIGHT, Rig, is_alive, open_files, supervised, trial
 from tests.waiting import until
 
 PATIENCE_S = 30
@@ -145,10 +145,9 @@ class Looks(NamedTuple):
 
 def look_at(pid: int) -> Looks:
     folder = Path(f"/proc/{pid}")
-    targets = {os.readlink(entry) for entry in (folder / "fd").iterdir()}
     return Looks(
         oom_score_adj=int((folder / "oom_score_adj").read_text(encoding="ascii")),
-        open_files={target for target in targets if target.startswith("/") and not target.startswith("/dev")},
+        open_files=open_files(pid),
         status=(folder / "status").read_text(encoding="ascii"),
         arguments=(folder / "cmdline").read_bytes(),
         environment=(folder / "environ").read_bytes(),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ def launch_config(
     return launch
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def supervised(
     folder: Path,
     *specs: ServiceSpec,
@@ -211,3 +211,13 @@ def is_alive(pid: int) -> bool:
 def exists(pid: int) -> bool:
     """Return whether the process exists, even as a zombie."""
     return Path(f"/proc/{pid}").exists()
+
+
+def open_files(pid: int) -> set[str]:
+    """Return the paths of the files, other than devices, that a process has open."""
+    targets = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        # The process may close one between the listing and the look.
+        with contextlib.suppress(FileNotFoundError):
+            targets.add(os.readlink(entry))
+    return {target for target in targets if target.startswith("/") and not target.startswith("/dev")}
