@@ -4,13 +4,20 @@ The source imports `kernel`, `proto` and `services`, as the folders are called, 
 imports. Before a build, they are copied below `linckia` in BUILD_ROOT, with its name written into their imports.
 Modules that are named at run time get it from `proto.names`. The links of the README are made absolute in the package's
 description, since PyPI does not resolve others.
+
+The same source gives the same bytes, wherever and whenever it is built by the same setuptools: archives have one time
+(SOURCE_DATE_EPOCH, by default that of hatchling), one owner, and permissions that no umask changes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
+import os
 import re
 import shutil
+import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +32,9 @@ BUILD_ROOT = Path("scripts/build_root")
 """Made for the time of a build, and named in pyproject.toml as the folder of the package."""
 
 FOLDERS = ("kernel", "proto", "services")
+
+EPOCH = "1580601600"
+"""2020-02-02, the time of files in the archives that hatchling and flit build."""
 
 Settings = Mapping[str, Any] | None
 
@@ -47,8 +57,27 @@ def installed(source: str) -> str:
     return _FROM.sub(r"\1linckia.\2", _WHOLE.sub(r"\1from linckia import \2", source))
 
 
+def permissions(mode: int) -> int:
+    """Return the permissions of a file or folder as they would be with the usual umask."""
+    return 0o755 if mode & 0o100 else 0o644
+
+
+def _repack(archive: Path, epoch: int) -> None:
+    """Give a compressed tar file the same bytes whoever has made it, in whatever order."""
+    packed = io.BytesIO()
+    with tarfile.open(archive) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
+        for member in sorted(old.getmembers(), key=lambda one: one.name):
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mtime, member.mode, member.pax_headers = epoch, permissions(member.mode), {}
+            new.addfile(member, old.extractfile(member) if member.isreg() else None)
+    with archive.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=epoch) as compressed:
+        compressed.write(packed.getvalue())
+
+
 @contextlib.contextmanager
 def _described() -> Iterator[None]:
+    os.environ.setdefault("SOURCE_DATE_EPOCH", EPOCH)
     DESCRIPTION.write_text(absolute(Path("README.md").read_text(encoding="utf-8")), encoding="utf-8")
     try:
         package = BUILD_ROOT / "linckia"
@@ -58,6 +87,8 @@ def _described() -> Iterator[None]:
         (package / "__init__.py").touch()
         for module in package.rglob("*.py"):
             module.write_text(installed(module.read_text(encoding="utf-8")), encoding="utf-8")
+        for each in package.rglob("*"):
+            each.chmod(permissions(each.stat().st_mode))
         yield
     finally:
         DESCRIPTION.unlink()
@@ -73,7 +104,9 @@ get_requires_for_build_sdist = get_requires_for_build_editable = get_requires_fo
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     with _described():
-        return str(build_meta.build_sdist(sdist_directory, config_settings))
+        name = str(build_meta.build_sdist(sdist_directory, config_settings))
+        _repack(Path(sdist_directory, name), int(os.environ["SOURCE_DATE_EPOCH"]))
+        return name
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
