@@ -17,7 +17,9 @@ import io
 import os
 import re
 import shutil
+import stat
 import tarfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,18 @@ def permissions(mode: int) -> int:
     return 0o755 if mode & 0o100 else 0o644
 
 
-def _repack(archive: Path, epoch: int) -> None:
+def _repack_wheel(archive: Path) -> None:
+    """Give a wheel the same bytes whoever has made it."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            data = old.read(member)
+            member.external_attr = (stat.S_IFREG | permissions(member.external_attr >> 16)) << 16
+            new.writestr(member, data)
+    archive.write_bytes(packed.getvalue())
+
+
+def _repack_sdist(archive: Path, epoch: int) -> None:
     """Give a compressed tar file the same bytes whoever has made it, in whatever order."""
     packed = io.BytesIO()
     with tarfile.open(archive) as old, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
@@ -87,8 +100,6 @@ def _described() -> Iterator[None]:
         (package / "__init__.py").touch()
         for module in package.rglob("*.py"):
             module.write_text(installed(module.read_text(encoding="utf-8")), encoding="utf-8")
-        for each in package.rglob("*"):
-            each.chmod(permissions(each.stat().st_mode))
         yield
     finally:
         DESCRIPTION.unlink()
@@ -105,13 +116,15 @@ get_requires_for_build_sdist = get_requires_for_build_editable = get_requires_fo
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     with _described():
         name = str(build_meta.build_sdist(sdist_directory, config_settings))
-        _repack(Path(sdist_directory, name), int(os.environ["SOURCE_DATE_EPOCH"]))
+        _repack_sdist(Path(sdist_directory, name), int(os.environ["SOURCE_DATE_EPOCH"]))
         return name
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     with _described():
-        return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
+        name = str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
+        _repack_wheel(Path(wheel_directory, name))
+        return name
 
 
 def build_editable(

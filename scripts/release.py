@@ -77,7 +77,7 @@ def materials(python: Path, wheel: Path, work: Path) -> Path:
     installed = environment(work / "installed", *constraints, wheel)
     run(installed, "-m", "pip", "uninstall", "--quiet", "--yes", "pip", "setuptools")
     made = work / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
-    options = ("--output-reproducible", "--output-format", "JSON", "--pyproject", ROOT / "pyproject.toml")
+    options = ("--output-reproducible", "--output-format", "JSON")
     run(python, "-m", "cyclonedx_py", "environment", *options, "--output-file", made, installed)
     return made
 

@@ -199,10 +199,8 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     vectors_failed: Annotated[int, Meta(description="Of those: pieces that the model failed on; retried")] = 0
     backlog: Annotated[Backlog | None, Meta(description="Speed of their progress; null if none wait")] = None
     fingerprint: str | None = None
-    coming: (
-        Annotated[str, Meta(description="Fingerprint of the next model: searched once all its vectors are ready")]
-        | None
-    ) = None
+    coming: Annotated[str | None, Meta(description="Fingerprint of the next model: searched once all is ready")] = None
+    no_model: Annotated[str, Meta(description="Why no vectors come: no model is installed, and how to get one")] = ""
     size_bytes: int = 0
     index: Annotated[str, Meta(description="Kind of vector index in use")] = "none"
     words: Annotated[str, Meta(description="Word index in use: fts5, or tantivy if large")] = "fts5"

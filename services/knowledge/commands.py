@@ -98,6 +98,8 @@ def run_ingest(arguments: argparse.Namespace) -> int:
         show_json(answer)
     else:
         say(summary(answer, time.monotonic() - began))
+    if answer.no_model:
+        complain(f"notes are found by words only: {answer.no_model}")
     for problem in answer.failed:
         complain(f"{problem.path}: {problem.reason}")
     return 1 if answer.failed_count else 0

@@ -138,12 +138,18 @@ class Collection(abc.ABC):
         return (self.fingerprint or "").startswith(CLIENT_VECTORS)
 
     @property
+    def no_model(self) -> str:
+        """Why no vectors come, if that is because no model is installed; else empty."""
+        failure = None if self.outbox is None else self.outbox.failure
+        return failure.message if failure is not None and MODEL_MISSING in failure.data else ""
+
+    @property
     def vectors_awaited(self) -> str:
         """How many pieces wait for their vectors, and why if that is known; empty if none do."""
         if not (lacking := self.progress.lacking):
             return ""
-        if (failure := None if self.outbox is None else self.outbox.failure) and MODEL_MISSING in failure.data:
-            return f"{lacking} pieces have no vectors, which are unavailable: {failure.message}"
+        if self.no_model:
+            return f"{lacking} pieces have no vectors, which are unavailable: {self.no_model}"
         reason = f" ({self.outbox.waiting})" if self.outbox is not None and self.outbox.waiting else ""
         return f"{'' if self.vector_count else 'all '}{lacking} pieces are still waiting for vectors{reason}"
 
@@ -348,6 +354,7 @@ class Collection(abc.ABC):
             backlog=self.backlog(),
             fingerprint=self.fingerprint,
             coming=None if self.coming is None else self.coming.fingerprint,
+            no_model=self.no_model,
             size_bytes=size_bytes,
             index=index,
             words=words,

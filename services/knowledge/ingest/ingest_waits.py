@@ -13,7 +13,7 @@ import trio
 
 from proto import grants
 from proto.errors import InvalidParams, Kind, LinckiaError, OperationError, Unavailable
-from proto.ops.retrieve import RetrieveStatus
+from proto.ops.retrieve import CollectionStatus, RetrieveStatus
 from proto.suggestions import did_you_mean
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
@@ -87,13 +87,15 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
     await _indexed(seats, ingest, ctx)
     known = ingest.index.known
     places = [place for place in known if is_below(place.absolute, seats)]
+    vectors = await _vectors(ctx, wait=params.vectors)
     failed = sorted((place, ingest.index.failed[place].reason) for place in places if place in ingest.index.failed)
     return KnowledgeIngestResult(
         notes=len(places),
         indexed=sum(known[place].hash not in (None, before.get(place)) for place in places),
         failed=[Problem(path=printable(place.absolute), reason=reason) for place, reason in failed[:MAX_FAILED]],
         failed_count=len(failed),
-        vectors_waiting=await _vectors_waiting(ctx, wait=params.vectors),
+        vectors_waiting=vectors.vectors_waiting,
+        no_model=vectors.no_model,
     )
 
 
@@ -128,8 +130,8 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
     await ingest.until(is_indexed)
 
 
-async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:
-    """Return how many pieces have no vector.  If `wait`, first wait until only failed ones are left."""
+async def _vectors(ctx: Context, *, wait: bool) -> CollectionStatus:
+    """Return how many pieces have no vector.  If `wait`, first wait until only those are left that will have none."""
     while True:
         try:
             status = await ctx.call(RetrieveStatus(collection=COLLECTION))
@@ -141,6 +143,6 @@ async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:
             continue
         if wait and (backlog := status.backlog) is not None:
             ctx.progress(backlog.done, backlog.total, "vectors")
-        if not wait or status.vectors_waiting <= status.vectors_failed:
-            return status.vectors_waiting
+        if not wait or status.no_model or status.vectors_waiting <= status.vectors_failed:
+            return status
         await trio.sleep(POLL_S)

@@ -398,6 +398,7 @@ class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):
     failed: Annotated[list[Problem], Meta(description="Notes that could not be indexed (the first 100)")]
     failed_count: int
     vectors_waiting: Annotated[int, Meta(description="Pieces of all notes not found by meaning yet")]
+    no_model: Annotated[str, Meta(description="Why none will be: no model is installed, and how to get one")] = ""
 
 
 @operator.write("knowledge_ingest", idempotent=True, deadline_s=86_400)
@@ -406,4 +407,4 @@ class KnowledgeIngest(Params[KnowledgeIngestResult], frozen=True, kw_only=True):
     caller."""
 
     paths: Annotated[list[str], Meta(max_length=1024, description="Absolute paths in roots; default all")] = []
-    vectors: Annotated[bool, Meta(description="Wait also until every piece can be found by meaning")] = True
+    vectors: Annotated[bool, Meta(description="Wait also for meaning, if there is a model")] = True

@@ -166,6 +166,8 @@ class Discovery:
             status = await ctx.call(RetrieveStatus(collection=COLLECTION))
             if vectors_waiting <= status.vectors_failed:
                 return
+            if status.no_model:
+                raise Unavailable(f"notes are compared by meaning, which needs a model: {status.no_model}")
         raise Unavailable(
             "no gaps found yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000
         )

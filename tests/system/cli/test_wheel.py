@@ -56,8 +56,7 @@ def outside(**variables: str) -> dict[str, str]:
     """An environment that names neither the checkout nor a kernel."""
     ours = ("PYTHONPATH", "VIRTUAL_ENV", "LINCKIA_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    # The same times in archives, whenever they are made.
-    return {"SOURCE_DATE_EPOCH": "1767225600", **kept, **variables}
+    return {**kept, **variables}
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
@@ -71,6 +70,7 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
 
 def build(what: str, source: Path, target: Path) -> Path:
     """The archive that the build backend makes from `source`; it is called as `pip` and `build` call it."""
+    target.mkdir(exist_ok=True)
     code = "import sys; sys.path.insert(0, 'scripts'); import build_backend as b; getattr(b, sys.argv[1])(sys.argv[2])"
     run([sys.executable, "-c", code, what, target], source)
     (made,) = target.iterdir()
@@ -188,11 +188,19 @@ def test_the_registry_knows_the_same_version_and_owner(wheel: Path) -> None:
     assert len(server["description"]) <= 100
 
 
-def test_the_same_source_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    (tmp_path / "again").mkdir()
+def test_the_same_source_gives_the_same_archives_whoever_builds_them(wheel: Path, tmp_path: Path) -> None:
     source = copied(tmp_path / "source")
+    # As with the umask of a careful user, and checked out at another time.
+    for path in source.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
+        os.utime(path, (1_000_000_000, 1_000_000_000))
     again = build("build_wheel", source, tmp_path / "again")
     assert again.read_bytes() == wheel.read_bytes()
+    distributions = [
+        build("build_sdist", one, tmp_path / name).read_bytes()
+        for name, one in (("careful", source), ("usual", copied(tmp_path / "usual-source")))
+    ]
+    assert distributions[0] == distributions[1]
 
 
 def test_installed_beside_proto_plus_both_work_and_either_goes_alone(installed: Installed, tmp_path: Path) -> None:
