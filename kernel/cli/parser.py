@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 from kernel import VERSION
 from kernel.cli import EXIT_USAGE, later
 from kernel.cli.commands import FAMILIES
-from kernel.cli.servers.options import TAKES_SERVER
 from proto.control.address import default_data_dir
-from proto.control.commands import AddCommand, Group, Run
+from proto.control.commands import TAKES_SERVER, AddCommand, Group, Run
 from proto.names import module
 from proto.suggestions import did_you_mean, nearest
 

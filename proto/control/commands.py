@@ -15,6 +15,10 @@ Run = Callable[[argparse.Namespace], int]
 """Runs a command, and returns its exit code. Raises Usage, Failed, ControlError, OSError."""
 
 
+TAKES_SERVER = "server"
+"""Default that a parser sets if it takes a server's command, after `--`."""
+
+
 class Group(StrEnum):
     """The groups of the list of commands, in its order."""
 

@@ -40,7 +40,6 @@ Cell = str | tuple[str, str]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
-
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except the tab, characters that change text direction, line separators, and lone surrogates."""
 

@@ -23,7 +23,6 @@ internal = Family(SERVICE, role=Role.INTERNAL, callers=("files", OPERATOR))
 served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("files",), within_roots=True)
 lent = Family(SERVICE, role=Role.INTERNAL, callers=("decode",))
 
-
 MAX_CHUNK_BYTES = FILE_CHUNK_BYTES
 MAX_PART_BYTES = 1024 * 1024
 

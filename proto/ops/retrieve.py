@@ -17,7 +17,6 @@ from proto.wire.frames import Backlog
 
 internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "memory", "transcripts", OPERATOR))
 
-
 Collection = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description="A small letter, then small letters, digits, _ and -")
 ]

@@ -16,6 +16,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,9 @@ from typing import NamedTuple
 import psutil
 import trio
 
+from services.mounts.torture.client import Client
 from tests.chaos.clients import StdioClient
-from tests.chaos.mounted.servers import RUN, Direct, Server, real
+from tests.chaos.mounted.servers import RUN, Server, call, direct, real
 from tests.chaos.mounted.trees import processes
 from tests.system.mounts.mounting import mounted
 from tests.system.running import RunningKernel
@@ -103,19 +105,22 @@ async def _call(client: StdioClient, server: Server) -> None:
 
 def own(folder: Path, servers: Sequence[Server], clients: int) -> Use:
     """Measure clients that start every server themselves."""
+    return trio.run(_own, folder, servers, clients)
+
+
+async def _own(folder: Path, servers: Sequence[Server], clients: int) -> Use:
     began = time.monotonic()
-    started: list[Direct] = []
-    try:
+    async with AsyncExitStack() as stack:
+        started: list[Client] = []
         for n in range(clients):
-            started += [Direct(server, {RUN: f"{folder.name}.{server.name}"}) for server in servers]
-            for direct in started[-len(servers) :]:
-                direct.call(f"client{n}")
+            for server in servers:
+                run = {RUN: f"{folder.name}.{server.name}"}
+                started.append(await stack.enter_async_context(direct(server, run)))
+            for client, server in zip(started[-len(servers) :], servers, strict=True):
+                await call(client, server, f"client{n}")
         took_s = time.monotonic() - began
-        pids = [each.pid for direct in started for each in direct.tree()]
+        pids = [pid for client in started for pid in client.process.tree()]
         return Use(len(started), len(pids), pss(pids), 0, took_s)
-    finally:
-        for direct in started:
-            direct.end()
 
 
 def main() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from proto.control.commands import AddCommand, add_json
-
-TAKES_SERVER = "server"
-"""Default that a parser sets if it takes a server's command, after `--`."""
+from proto.control.commands import TAKES_SERVER, AddCommand, add_json
 
 CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "copilot-cli", "gemini", "zed")
 """The clients whose settings are known."""

@@ -73,7 +73,6 @@ Tags = Annotated[list[Tag], Meta(max_length=64, description="Only documents that
 Collection = Annotated[str, Meta(min_length=1, max_length=256, description="Name of a collection")]
 Session = Annotated[str, Meta(min_length=1, max_length=128, description="Only documents added in this session")]
 
-
 Length = Annotated[int, Meta(ge=0, le=8 * 1024 * 1024, description="Bytes at most; default 1 MiB")]
 
 

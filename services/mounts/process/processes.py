@@ -27,11 +27,11 @@ def memory_bytes(guardian: int, limit_bytes: int) -> int:
     them (PSS), which takes longer to find out.
     """
     pids = descendants(guardian)
-    resident = sum(map(_resident_bytes, pids))
+    resident = sum(map(resident_bytes, pids))
     return resident if resident <= limit_bytes else sum(map(_proportional_bytes, pids))
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
@@ -42,7 +42,7 @@ def _proportional_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
     except OSError:
-        return _resident_bytes(pid)
+        return resident_bytes(pid)
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:")), 0)
 
 

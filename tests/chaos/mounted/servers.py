@@ -6,21 +6,18 @@ knows how often a call reached the server, whatever the server makes of it.
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from proto.mounts import CHANGE, READ, REPEAT
+from services.mounts.torture.client import Client, opened
 from tests.system.running import REPOSITORY
 
 RUN = "CHAOS_MOUNT"
@@ -199,61 +196,27 @@ def real(folder: Path, programs: Path, count: int) -> list[Server]:
     ]
 
 
-class Direct:
-    """A server that is started as a client would start it, and called."""
-
-    def __init__(self, server: Server, environment: Mapping[str, str] | None = None) -> None:
-        self._server = server
-        self._numbers = itertools.count(1)
-        self._process = subprocess.Popen(
-            server.whole_command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **server.env, **(environment or {})},
-        )
-        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        self._send({"id": next(self._numbers), "method": "initialize", "params": client})
-
-    def call(self, mark: str) -> None:
-        """Call its first tool, and wait for the answer."""
-        self._receive(1)
-        probe, number = self._server.calls[0], next(self._numbers)
-        self._send({"method": "notifications/initialized"})
-        params = {"name": probe.tool, "arguments": probe.arguments(mark)}
-        self._send({"id": number, "method": "tools/call", "params": params})
-        self._receive(number)
-
-    def tree(self) -> list[psutil.Process]:
-        """Return its processes."""
-        process = psutil.Process(self._process.pid)
-        return [process, *process.children(recursive=True)]
-
-    def end(self) -> None:
-        """Kill it."""
-        self._process.kill()
-        self._process.wait(_START_LIMIT_S)
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _receive(self, number: int) -> None:
-        assert self._process.stdout is not None
-        while json.loads(self._process.stdout.readline()).get("id") != number:
-            pass
+@asynccontextmanager
+async def direct(server: Server, environment: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    """Start a server as a client would start it. It is killed at the end."""
+    wrong: list[str] = []
+    whole = {**server.env, **(environment or {})}
+    async with opened(server.whole_command, lambda *what: wrong.append(str(what)), whole) as client:
+        yield client
+    assert not wrong, wrong
 
 
-def direct_start(server: Server) -> float:
+async def call(client: Client, server: Server, mark: str) -> None:
+    """Shake hands with a server, call its first tool, and wait for the answer."""
+    assert await client.greet(_START_LIMIT_S), client.process.last_lines
+    probe = server.calls[0]
+    asked = await client.call(probe.tool, probe.arguments(mark))
+    assert not await client.wait([asked], _START_LIMIT_S), client.process.last_lines
+
+
+async def direct_start(server: Server) -> float:
     """Start the server as a client would, and return the seconds until its first answer to a call."""
     began = time.monotonic()
-    direct = Direct(server)
-    try:
-        direct.call("directly")
+    async with direct(server) as client:
+        await call(client, server, "directly")
         return time.monotonic() - began
-    finally:
-        direct.end()

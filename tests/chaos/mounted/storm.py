@@ -113,7 +113,7 @@ class Storm:
                 return
             server = self.servers[number % len(self.servers)]
             if self.measure_every and number // len(self.servers) % self.measure_every == 0:
-                took = await trio.to_thread.run_sync(direct_start, server)
+                took = await direct_start(server)
                 self.starts.setdefault(server.name, []).append(took)
             if (outage := await killer.kill(server)) is not None:
                 self.told(f"{number + 1}: {_line(outage)}")

@@ -21,6 +21,7 @@ NOT_RUN = {
     "top": "does not end",
     "proxy": "does not end",
     "wrap": "does not end",
+    "torture": "takes a minute; the system test of it storms small servers",
     "stop": "ends the kernel of the others; the tutorial does",
     "service": "needs systemd",
     "mcp": "its servers are on the Internet; the tutorial mounts one",
