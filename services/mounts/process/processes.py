@@ -27,22 +27,22 @@ def memory_bytes(guardian: int, limit_bytes: int) -> int:
     them (PSS), which takes longer to find out.
     """
     pids = descendants(guardian)
-    resident = sum(map(resident_bytes, pids))
-    return resident if resident <= limit_bytes else sum(map(_proportional_bytes, pids))
+    resident = sum(map(_resident_bytes, pids))
+    return resident if resident <= limit_bytes else sum(map(proportional_bytes, pids))
 
 
-def resident_bytes(pid: int) -> int:
+def _resident_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
 
 
-def _proportional_bytes(pid: int) -> int:
+def proportional_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
     except OSError:
-        return resident_bytes(pid)
+        return _resident_bytes(pid)
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:")), 0)
 
 

@@ -106,7 +106,7 @@ class Process:
     def use(self) -> Use:
         """Return what it uses now."""
         tree = self.tree()
-        return Use(sum(map(processes.resident_bytes, tree)), sum(map(_open_files, tree)))
+        return Use(sum(map(processes.proportional_bytes, tree)), sum(map(_open_files, tree)))
 
     def processor_s(self) -> float:
         """Return the processor time of its processes that live."""
