@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -39,7 +39,8 @@ class Program(NamedTuple):
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished backup: `at` is its moment (seconds since 1970), `held_ms` how long writers waited; sizes in bytes."""
+    """A finished backup: `at` is its moment (seconds since 1970), `held_ms` how long writers waited; sizes in bytes;
+    `verified` if everything was read back."""
 
     snapshot: str
     to: str
@@ -50,6 +51,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     new: int
     held_ms: float
     kept: int
+    verified: bool
     problems: list[str]
 
 
@@ -90,21 +92,14 @@ OnProgress = Callable[[int, int], None]
 """Called with the bytes read so far and in all."""
 
 
-class Backups(Protocol):
-    """The interface of `services.backup`, which the command line imports by name. Blocks. Raises BackupFailed,
-    OSError."""
+class Access(NamedTuple):
+    """How a target is used, besides its name; secrets are named, never contained. Only folders need `encrypt`."""
 
-    def backup(
-        self, data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False,
-        on_progress: OnProgress | None = None,
-    ) -> Made: ...  # fmt: skip
-
-    def restore(
-        self, source: Path, data_dir: Path, program: Program, hold: Hold, *, at: str | None = None,
-        replace: bool = False,
-    ) -> tuple[Manifest, Path | None]: ...  # fmt: skip
-
-    def snapshots(self, to: Path) -> list[Manifest | str]: ...
+    key_file: Path | None = None
+    passphrase_file: Path | None = None
+    endpoint: str = ""
+    encrypt: bool = False
+    append_only: bool = False
 
 
 Hold = Callable[[Path], contextlib.AbstractContextManager[None]]

@@ -221,30 +221,57 @@ examples:
   linckia backup /mnt/backup/linckia --keep 14
   linckia backup linckia.tar                   make a file with this snapshot only
   linckia backup --list /mnt/backup/linckia
+  linckia backup sftp://backup@example.org/linckia
+  linckia backup s3://bucket/linckia --append-only
+  linckia backup --verify s3://bucket/linckia  read everything back
+  linckia backup --key                         print the key of encrypted backups
 
 Linckia can keep running, but need not. The backup has everything acknowledged before it began: what clients stored, and
 the settings, tokens and keys in the data directory. Indexes are left out and rebuilt.
+
+Backups to sftp:// and s3:// are encrypted. Keep their key elsewhere: without it, nobody can read them once this disk is
+lost.
 """
 
 RESTORE_EPILOG = """\
 examples:
   linckia restore /mnt/backup/linckia --data ~/linckia-again
   linckia restore /mnt/backup/linckia --at 20261123T1700 --replace
+  linckia restore s3://bucket/linckia sftp://backup@example.org/linckia --key-file key.txt
+
+Of several places, the one with the newest whole snapshot is taken, and what is damaged in it from another.
 """
 
 
 def _backups(command: AddCommand) -> None:
     backup = command("backup", "care.backup.backup", "save all stored data, as of one moment", BACKUP_EPILOG)
-    target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
+    target_help = "a folder, FILE.tar, sftp://… or s3://… (default: `to` in [backup] of the settings)"
     backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
     backup.add_argument("--list", action="store_true", help="list the snapshots in TARGET")
     backup.add_argument("--keep", metavar="N", type=int, help="remove all but the newest N snapshots of this data")
+    backup.add_argument("--verify", action="store_true", help="read everything in TARGET, and name what is damaged")
+    backup.add_argument("--key", action="store_true", help="print the key of encrypted backups")
+    backup.add_argument("--encrypt", action="store_true", help="encrypt in a folder too; remote places always are")
+    backup.add_argument("--append-only", action="store_true", help="never remove or overwrite anything in TARGET")
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
+    _access(backup)
     add_json(backup)
     restore = command("restore", "care.backup.restore", "restore a data directory from a backup", RESTORE_EPILOG)
-    restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
+    source_help = "a folder, FILE.tar, sftp://… or s3://… (default: `to` in [backup] of the settings)"
+    restore.add_argument("sources", metavar="SOURCE", nargs="*", help=source_help)
+    _access(restore)
     restore.add_argument("--at", metavar="SNAPSHOT", help="snapshot id, or its beginning (default: the newest)")
     restore.add_argument("--replace", action="store_true", help="move the data directory's contents aside")
+
+
+def _access(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--key-file", metavar="FILE", help="file with the key (default: backup.key in the data directory)"
+    )
+    command.add_argument(
+        "--passphrase-file", metavar="FILE", help="file with the passphrase (default: $LINCKIA_BACKUP_PASSPHRASE)"
+    )
+    command.add_argument("--endpoint", metavar="URL", help="address of an S3 server other than Amazon's")
 
 
 TOKEN_EPILOG = """\

@@ -68,6 +68,7 @@ class Setup:
         self._heading("Conversations of your agents")
         if running or self._dry:
             self._command("import-chats", *(["--dry-run"] if self._dry else ["--yes"] if self._yes else []))
+        self._show_key()
         if running:
             self._heading("A question")
             self._ask()
@@ -192,6 +193,16 @@ class Setup:
         complain(f"the kernel did not start{log_end(self._data_dir)}")
         self._failed.append("linckia serve")
         return False
+
+    def _show_key(self) -> None:
+        """Print the key of encrypted backups, which the user must keep elsewhere."""
+        try:
+            backup = load(Flags(data_dir=str(self._data_dir)), os.environ).backup
+        except ConfigError:
+            return
+        if backup is not None and backup.is_encrypted and not self._dry:
+            self._heading("Key of the backups")
+            self._command("backup", "--key")
 
     # Clients, and a question
 

@@ -47,15 +47,32 @@ class AuditSettings(msgspec.Struct, frozen=True):
     """Number of files kept."""
 
 
+def is_remote(to: str) -> bool:
+    """Return whether backups to a destination leave this machine."""
+    return "://" in to
+
+
 class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[backup]`: a folder outside the data directory, the interval between backups, and how many to keep."""
+    """`[backup]`: where backups are made, the interval between them, and how many to keep."""
 
     to: str
-    """A folder outside the data directory."""
+    """A folder outside the data directory, `sftp://[user@]host[:port]/path` or `s3://bucket/prefix`."""
     every: str = "24h"
     """Interval between backups."""
     keep: Annotated[int, Meta(ge=1, le=10_000)] = 14
     """Number of snapshots kept."""
+    endpoint: str = ""
+    """Address of an S3 server other than Amazon's."""
+    encrypt: bool = False
+    """Whether backups in a folder are encrypted; those in remote places always are."""
+    append_only: bool = False
+    """Whether nothing is ever removed or overwritten, so that the credentials need not permit it."""
+    passphrase_file: str = ""
+    """File with a passphrase, from which the backup can be read without the key."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.encrypt or is_remote(self.to)
 
     @property
     def every_s(self) -> float:

@@ -71,6 +71,7 @@ class Schedule:
         async with self._turn:
             command = [sys.executable, "-P", "-m", module("kernel.cli"), "backup", self._settings.to, "--background"]
             command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
+            command += self._how()
             began = time.time()
             ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
             found = await self.latest() or Outcome(to=self._settings.to, at=0)
@@ -84,6 +85,16 @@ class Schedule:
             else:
                 _log.info("backup %s to %s", found.snapshot, found.to)
             return found
+
+    def _how(self) -> list[str]:
+        """Return the options for the destination; a passphrase is named by its file, and never in the command."""
+        assert self._settings is not None
+        named = {"--endpoint": self._settings.endpoint, "--passphrase-file": self._settings.passphrase_file}
+        flags = {"--encrypt": self._settings.encrypt, "--append-only": self._settings.append_only}
+        return [
+            *(word for option, text in named.items() if text for word in (option, text)),
+            *(option for option, is_set in flags.items() if is_set),
+        ]
 
     async def latest(self) -> Outcome | None:
         """Return the outcome of the latest backup to the destination in the settings, or to any if none is set."""

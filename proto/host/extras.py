@@ -30,6 +30,9 @@ RAY: Final = "ray"
 RAY_DATA: Final = "ray-data"
 """Embedding a whole corpus on other machines."""
 
+REMOTE: Final = "remote"
+"""Backups to other machines."""
+
 CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 """Has torch without CUDA's libraries, which are gigabytes."""
 
@@ -39,6 +42,7 @@ _MODULES: Final = {
     OPENVINO: ("openvino",),
     POSTGRES: ("psycopg", "pgvector", "Stemmer"),
     RAY: ("ray", "cryptography"),
+    REMOTE: ("asyncssh", "obstore"),
     RAY_DATA: ("ray", "cryptography", "pyarrow", "pandas"),
 }
 

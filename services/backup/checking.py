@@ -9,7 +9,8 @@ from typing import Final
 
 from proto.backup import BackupFailed, File, Manifest
 from services.backup.beneath import is_normal
-from services.backup.target import CHUNK_BYTES, Damaged
+from services.backup.packing import CHUNK_BYTES
+from services.backup.places import Damaged
 
 _CHUNK: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_MODE: Final = 0o7777

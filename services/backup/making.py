@@ -13,26 +13,22 @@ from pathlib import Path
 import msgspec
 
 from proto import backup as outcomes
-from proto.backup import BackupFailed, File, Made, Manifest, OnProgress, Program
+from proto.backup import Access, BackupFailed, File, Made, Manifest, OnProgress, Program
 from services.backup.moment import Moment
+from services.backup.packing import CHUNK_BYTES, FORMAT
 from services.backup.piece import Piece, Unreadable
-from services.backup.target import (
-    CHUNK_BYTES,
-    FORMAT,
-    Damaged,
-    Folder,
-    Target,
-    opened,
-)
+from services.backup.places import Damaged, is_remote
+from services.backup.sealed import Sealed
+from services.backup.target import Archive, Target, opened
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def backup(
-    data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False,
+    data_dir: Path, to: str, program: Program, access: Access, keep: int | None = None, *, background: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Made:  # fmt: skip
-    """Back up a data directory to a folder or an archive, whether or not a kernel is using it.
+    """Back up a data directory to a folder, an archive or a remote place, whether or not a kernel is using it.
 
     Args:
         keep: number of its snapshots to keep in the folder; None keeps all.
@@ -41,14 +37,16 @@ def backup(
 
     Raises BackupFailed: nothing was made, and earlier snapshots are unchanged.
     """
-    began, to = time.time(), to.resolve()
-    before = outcomes.known(data_dir).get(str(to))
+    began, to = time.time(), to if is_remote(to) else str(Path(to).resolve())
+    before = outcomes.known(data_dir).get(to)
     if not data_dir.is_dir():
         raise BackupFailed(f"data directory {data_dir} does not exist")
-    if to.is_relative_to(data_dir):
+    if not is_remote(to) and Path(to).is_relative_to(data_dir):
         raise BackupFailed(f"{to} is inside the data directory; choose a location outside it, best on another disk")
     try:
-        made = _made(data_dir, to, program, keep, background=background, on_progress=on_progress)
+        with opened(to, data_dir, access, write=True) as target:
+            last = before.snapshot if before else ""
+            made = _made(data_dir, to, program, target, keep, last, background=background, on_progress=on_progress)
     except (BackupFailed, OSError) as error:
         _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
@@ -60,14 +58,15 @@ def backup(
 
 
 def _made(
-    data_dir: Path, to: Path, program: Program, keep: int | None, *, background: bool, on_progress: OnProgress | None
-) -> Made:
-    with opened(to, write=True) as target, Moment(data_dir, program.stores) as moment:
+    data_dir: Path, to: str, program: Program, target: Target, keep: int | None, last: str, *, background: bool,
+    on_progress: OnProgress | None,
+) -> Made:  # fmt: skip
+    with Moment(data_dir, program.stores) as moment:
         if background:
             # Not earlier, since writers were waiting.
             os.nice(10)
         name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
-        taken = set(target.names()) if isinstance(target, Folder) else set()
+        taken = set() if isinstance(target, Archive) else set(target.names())
         name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in taken)
         files: list[File] = []
         pieces = list(moment.pieces)
@@ -87,6 +86,8 @@ def _made(
                 data_dir=str(data_dir), schemas=moment.schemas, problems=problems, files=files,
             )
         )  # fmt: skip
+        if isinstance(target, Sealed) and last and last not in taken:
+            problems.append(f"the snapshot {last} is no longer in {to}: it was the latest, and was removed there")
         kept = 0
         if keep is not None:
             try:
@@ -94,9 +95,9 @@ def _made(
             except (BackupFailed, OSError, msgspec.DecodeError) as error:
                 problems.append(f"old snapshots were not removed: {error}")
         return Made(
-            snapshot=name, to=str(to), at=moment.at, stores=len(moment.schemas), files=len(files),
+            snapshot=name, to=to, at=moment.at, stores=len(moment.schemas), files=len(files),
             size=sum(file.size for file in files), new=target.new_bytes, held_ms=round(moment.held_s * 1000, 1),
-            kept=kept or len(target.names()), problems=problems,
+            kept=kept or len(target.names()), verified=not isinstance(target, Sealed), problems=problems,
         )  # fmt: skip
 
 
@@ -116,10 +117,10 @@ def _copied(piece: Piece, target: Target) -> File:
 
 
 def _note(
-    data_dir: Path, to: Path, began: float, before: outcomes.Outcome | None, *, made: Made | None = None,
+    data_dir: Path, to: str, began: float, before: outcomes.Outcome | None, *, made: Made | None = None,
     error: str = "",
 ) -> None:  # fmt: skip
-    outcome = msgspec.structs.replace(before or outcomes.Outcome(to=str(to), at=began), at=began, error=error)
+    outcome = msgspec.structs.replace(before or outcomes.Outcome(to=to, at=began), at=began, error=error)
     if made is not None:
         outcome = msgspec.structs.replace(outcome, succeeded=made.at, snapshot=made.snapshot, problems=made.problems)
     # A data directory that cannot be written is no reason for a backup to fail; the schedule knows about it anyway.
@@ -127,14 +128,14 @@ def _note(
         outcomes.note(data_dir, outcome)
 
 
-def _in_words(error: Exception, data_dir: Path, to: Path) -> str:
+def _in_words(error: Exception, data_dir: Path, to: str) -> str:
     if isinstance(error, OSError) and error.errno in _FULL and str(data_dir) in str(error.filename):
         return f"no space left in {data_dir}, where a backup needs some for file names: free some space"
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"no space left for the backup at {to}: free some, or choose another place; earlier snapshots are intact"
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"cannot back up to {to}: {where}{os.strerror(error.errno or 0)}"
-    if isinstance(error, Damaged):
+        where = f"{error.filename}: " if error.filename and error.filename != to else ""
+        return f"cannot back up to {to}: {where}{error.strerror or os.strerror(error.errno or 0)}"
+    if isinstance(error, Damaged) and not is_remote(to):
         return f"{error}; try again, and if it happens again, choose another location: the disk of {to} may be failing"
     return str(error)

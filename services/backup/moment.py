@@ -252,6 +252,8 @@ class Moment:
     def _link_plain(self, until: float) -> None:
         self._plain.clear()
         self._of_plain = _Problems()
+        # Without it, files that are listed before the first folder would count as gone.
+        (self._staging / "plain").mkdir(exist_ok=True)
         databases = {f"{store.path}{end}" for store in self._stores for end in ("", *LOGS)}
         for found in self._declared.walk(self._data_dir, self._of_plain.add):
             if found.keep in (None, Keep.SOURCE, Keep.ITEMS) and found.path not in databases:

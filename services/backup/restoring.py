@@ -8,24 +8,27 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from proto.backup import BackupFailed, File, Hold, Manifest, Program
+from proto.backup import Access, BackupFailed, File, Hold, Manifest, Program
 from proto.host.durable import sync_folder
 from proto.manifest import Keep
 from proto.stores import Stores
 from services.backup.beneath import Tree
 from services.backup.checking import check
-from services.backup.target import CHUNK_BYTES, Damaged, Target, opened
+from services.backup.packing import CHUNK_BYTES
+from services.backup.places import Damaged, Lost
+from services.backup.sources import Chosen, Sources
 
 
 def restore(
-    source: Path, data_dir: Path, program: Program, hold: Hold, *, at: str | None = None, replace: bool = False
-) -> tuple[Manifest, Path | None]:
-    """Restore the snapshot `at` (a prefix of its id; None means the newest) to `data_dir`.
+    places: Sequence[str], data_dir: Path, program: Program, hold: Hold, access: Access, *, at: str | None = None,
+    replace: bool = False,
+) -> tuple[Manifest, Path | None, list[str]]:  # fmt: skip
+    """Restore the snapshot `at` (a prefix of its id; None means the newest whole one) of any place to `data_dir`.
 
-    Returns its manifest, and where an existing data directory was moved.
+    Returns its manifest, where an existing data directory was moved, and what was wrong with the places.
 
     Args:
         hold: keeps kernels from using an existing data directory.
@@ -33,28 +36,37 @@ def restore(
 
     Raises BackupFailed if nothing was changed, and OSError.
     """
-    if not source.exists():
-        raise BackupFailed(f"backup {source} does not exist")
-    with opened(source) as target, _free(data_dir, hold, replace=replace) as occupied:
-        manifest = _chosen(target, at, program)
-        with _beside(data_dir) as folder:
-            _fill(target, manifest, folder, program.stores)
-            aside = None
-            if occupied:
-                aside = data_dir.with_name(f"{data_dir.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
-                data_dir.rename(aside)
-            try:
-                # This replaces an empty folder, but not one that a kernel has just started to use.
-                folder.rename(data_dir)
-            except OSError as error:
-                if aside is not None:
-                    aside.rename(data_dir)
-                raise BackupFailed(
-                    f"cannot move the restored data to {data_dir} ({error.strerror}): choose a folder that is not a "
-                    "mount point, and in which no kernel is starting"
-                ) from error
-        sync_folder(data_dir.parent)
-    return manifest, aside
+    with Sources(places, data_dir, access) as sources, _free(data_dir, hold, replace=replace) as occupied:
+        for chosen in sources.chosen(at, program):
+            with _beside(data_dir) as folder:
+                try:
+                    _fill(chosen, folder, program.stores)
+                except (Damaged, Lost) as error:
+                    sources.pass_over(error)
+                    continue
+                aside = _put_in_place(folder, data_dir, occupied=occupied)
+            sync_folder(data_dir.parent)
+            return chosen.manifest, aside, sources.remarks
+    raise BackupFailed("; ".join(sources.remarks))
+
+
+def _put_in_place(folder: Path, data_dir: Path, *, occupied: bool) -> Path | None:
+    """Rename the restored folder. Returns where the existing one was moved. Raises BackupFailed."""
+    aside = None
+    if occupied:
+        aside = data_dir.with_name(f"{data_dir.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
+        data_dir.rename(aside)
+    try:
+        # This replaces an empty folder, but not one that a kernel has just started to use.
+        folder.rename(data_dir)
+    except OSError as error:
+        if aside is not None:
+            aside.rename(data_dir)
+        raise BackupFailed(
+            f"cannot move the restored data to {data_dir} ({error.strerror}): choose a folder that is not a "
+            "mount point, and in which no kernel is starting"
+        ) from error
+    return aside
 
 
 @contextlib.contextmanager
@@ -67,21 +79,6 @@ def _free(data_dir: Path, hold: Hold, *, replace: bool) -> Iterator[bool]:
         raise BackupFailed(f"{data_dir} is not empty; choose another one with --data, or move it aside with --replace")
     with hold(data_dir):
         yield True
-
-
-def _chosen(target: Target, at: str | None, program: Program) -> Manifest:
-    names = [name for name in target.names() if at is None or name.startswith(at)]
-    if not names:
-        raise BackupFailed(f"no snapshot {at or ''} in {target.path}; see linckia backup --list {target.path}")
-    if at is not None and len(names) > 1 and at not in names:
-        raise BackupFailed(f"{at} matches {len(names)} snapshots; use a longer prefix: {', '.join(names)}")
-    manifest = target.manifest(at if at in names else names[-1])
-    if manifest.data_format > program.data_format:
-        raise BackupFailed(
-            f"the snapshot {manifest.id} was made by Linckia {manifest.version} (data format {manifest.data_format}), "
-            f"but this is {program.version}, which reads up to {program.data_format}: use that version or a newer one"
-        )
-    return manifest
 
 
 @contextlib.contextmanager
@@ -111,10 +108,12 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> None:
+def _fill(chosen: Chosen, folder: Path, stores: Stores) -> None:
     """Write all files of a snapshot. Raises BackupFailed or OSError."""
-    folders = []
+    folders, manifest = [], chosen.manifest
     check(manifest, folder)
+    # Those of all files, in their order, so that the next ones are read meanwhile.
+    blocks = chosen.blocks()
     with Tree(folder) as tree:
         for file in manifest.files:
             if file.link:
@@ -123,7 +122,7 @@ def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> N
                 tree.make_folder(file.path)
                 folders.append(file)
             else:
-                _write(target, file, tree.create(file.path))
+                _write(blocks, file, tree.create(file.path))
             if os.geteuid() == 0 and stores.keep_of(file.path) is Keep.ITEMS:
                 # These files belong to the user, not to a service's user.
                 tree.change_owner(file.path, file.owner)
@@ -132,12 +131,12 @@ def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> N
     sync_folder(folder)
 
 
-def _write(target: Target, file: File, descriptor: int) -> None:
+def _write(blocks: Iterator[bytes], file: File, descriptor: int) -> None:
     """Write the content of a new file, of exactly the promised size, and close it. Raises Damaged or OSError."""
     whole, left = hashlib.sha256(), file.size
     with open(descriptor, "wb") as stream:
-        for name in file.chunks:
-            block = target.get(name)
+        for _ in file.chunks:
+            block = next(blocks)
             if len(block) != min(left, CHUNK_BYTES):
                 raise Damaged(f"{file.path} does not have its size of {file.size} bytes")
             left -= len(block)

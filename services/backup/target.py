@@ -1,4 +1,4 @@
-"""Where backups are stored: a folder with many snapshots, or a tar file with one.
+"""Where backups are stored: a folder with many snapshots, a tar file with one, or a place with encrypted ones.
 
 Contents are split into chunks, each stored once under its SHA-256, compressed; a snapshot is a manifest that lists the
 chunks of each file. It is written last, after all chunks are on disk and have been read back, so interrupted backups do
@@ -14,84 +14,31 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from proto.backup import BackupFailed, Manifest
+from proto.backup import Access, BackupFailed, Manifest, OnProgress
 from proto.host.durable import replace_file, sync_folder
-from services.shared import zstd
-
-FORMAT: Final = 1
-"""Version of the format of manifests and chunks; a program reads those up to its own."""
-
-CHUNK_BYTES: Final = 256 * 1024
-"""Amount of a database that is copied again if a single row changes."""
-
-MAX_PACKED_BYTES: Final = 2 * CHUNK_BYTES
-"""More than any compressed chunk has."""
-
-MAX_MANIFEST_BYTES: Final = 1 << 30
-SMALL_MANIFEST_BYTES: Final = 16 << 20
-MAX_MANIFEST_RATIO: Final = 64
-"""A compressed manifest may unfold to `SMALL_MANIFEST_BYTES`, or to so many times its own size, up to
-`MAX_MANIFEST_BYTES`. Real ones have a ratio below 20."""
+from services.backup.connecting import connected
+from services.backup.packing import (
+    MAX_MANIFEST_BYTES,
+    MAX_PACKED_BYTES,
+    chunks_of,
+    decode,
+    encode,
+    outlived,
+    packed,
+    unpacked,
+    users_of,
+)
+from services.backup.places import Damaged, Local, Missing, is_remote, is_sealed
+from services.backup.sealed import Sealed
+from services.backup.sealing import own_key
 
 SNAPSHOTS, CHUNKS = "snapshots", "chunks"
 ENDING = ".json.zst"
-
-
-class Damaged(BackupFailed):
-    """Part of a backup is damaged: its checksum does not match."""
-
-
-class Head(msgspec.Struct, frozen=True):
-    """The fields that manifests of every format have."""
-
-    format: int
-    version: str
-
-
-def encode(manifest: Manifest) -> bytes:
-    """Encode a manifest, followed by its SHA-256 on a line of its own, compressed."""
-    line = msgspec.json.encode(manifest)
-    return packed(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
-
-
-def decode(name: str, content: bytes) -> Manifest:
-    """Decode a manifest. Raises Damaged, or BackupFailed if it was made by a newer program."""
-    try:
-        most = max(SMALL_MANIFEST_BYTES, MAX_MANIFEST_RATIO * len(content))
-        line, _, rest = zstd.decompress(content, min(most, MAX_MANIFEST_BYTES)).partition(b"\n")
-    except zstd.ZstdError:
-        line, rest = b"", b""
-    if hashlib.sha256(line).hexdigest().encode() != rest.strip():
-        raise Damaged(f"the snapshot {name} is damaged: its checksum does not match")
-    try:
-        head = msgspec.json.decode(line, type=Head)
-        if head.format > FORMAT:
-            later = f"the snapshot {name} was made by Linckia {head.version}; use that version or a newer one"
-            raise BackupFailed(later)
-        return msgspec.json.decode(line, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"the snapshot {name} is damaged: {error}") from None
-
-
-def packed(block: bytes) -> bytes:
-    return zstd.Compressor(1).compress(block)
-
-
-def unpacked(name: str, content: bytes) -> bytes:
-    """Decompress a chunk. Raises Damaged if it does not have that name."""
-    try:
-        block = zstd.decompress(content, CHUNK_BYTES)
-    except zstd.ZstdError:
-        block = b""
-    if hashlib.sha256(block).hexdigest() != name:
-        raise Damaged(f"the chunk {name} is damaged: its checksum does not match")
-    return block
 
 
 def _content(path: Path, most: int) -> bytes:
@@ -164,7 +111,7 @@ class Folder:
         try:
             return unpacked(name, _content(self._chunk(name), MAX_PACKED_BYTES))
         except FileNotFoundError:
-            raise Damaged(f"the chunk {name} is missing in {self.path}") from None
+            raise Missing(f"the chunk {name} is missing in {self.path}") from None
 
     def commit(self, manifest: Manifest) -> None:
         """Flush everything to disk, read back the added chunks, and write the manifest. Raises OSError or Damaged."""
@@ -194,14 +141,10 @@ class Folder:
         then chunks that are no longer needed. Returns how many are left. Raises BackupFailed if a manifest cannot be
         read."""
         manifests = [self.manifest(name) for name in self.names()]
-        own = [each for each in manifests if each.data_dir == data_dir]
-        whole = [each.id for each in own if not each.problems]
-        kept = {each.id for each in own[-keep:]} | set(whole[-1:])
-        gone = {each.id for each in own} - kept
+        kept, gone = outlived(manifests, data_dir, keep)
         for name in gone:
             (self.path / SNAPSHOTS / f"{name}{ENDING}").unlink()
-        staying = (file for each in manifests if each.id not in gone for file in each.files)
-        needed = {name for file in staying for name in file.chunks}
+        needed = chunks_of(each for each in manifests if each.id not in gone)
         for path in (self.path / CHUNKS).glob("*/*"):
             if path.name not in needed:
                 path.unlink()
@@ -300,19 +243,74 @@ class Archive:
         return 1
 
 
-Target = Folder | Archive
+Target = Folder | Archive | Sealed
 
 
-def opened(path: Path, *, write: bool = False) -> Target:
-    """Open a backup: an archive if the name ends in `.tar`, otherwise a folder."""
-    kind: Callable[..., Target] = Archive if path.suffix == ".tar" else Folder
-    return kind(path, write=write)
+def opened(to: str | Path, data_dir: Path, access: Access, *, write: bool = False) -> Target:
+    """Open a backup: a remote place by its URL, an archive if the name ends in `.tar`, otherwise a folder.
+
+    Args:
+        data_dir: where the key may be.
+
+    Raises BackupFailed or OSError.
+    """
+    if is_remote(to):
+        return Sealed(connected(str(to), access.endpoint), data_dir, access, write=write)
+    path = Path(to)
+    if path.suffix == ".tar":
+        if write and (access.encrypt or access.append_only):
+            raise BackupFailed("an archive is neither encrypted nor added to; name a folder")
+        return Archive(path, write=write)
+    if is_sealed(path) or (access.encrypt and write):
+        if (path / SNAPSHOTS).is_dir() and not is_sealed(path):
+            raise BackupFailed(f"{path} contains backups that are not encrypted; name another folder")
+        return Sealed(Local(path), data_dir, access, write=write)
+    if access.append_only and write:
+        raise BackupFailed(f"only encrypted backups are append-only, and those in {path} are not encrypted")
+    return Folder(path, write=write)
 
 
-def snapshots(to: Path) -> list[Manifest | str]:
+def snapshots(to: str, data_dir: Path, access: Access) -> list[Manifest | str]:
     """Return the snapshots in a target, oldest first, or why one cannot be read. Raises BackupFailed or OSError."""
-    with opened(to) as target:
+    with opened(to, data_dir, access) as target:
         return list(listed(target))
+
+
+def verify(
+    to: str, data_dir: Path, access: Access, on_progress: OnProgress | None = None
+) -> tuple[int, int, list[str]]:
+    """Read everything in a target. Returns the numbers of snapshots and of chunks, and what is damaged. Raises
+    BackupFailed or OSError."""
+    with opened(to, data_dir, access) as target:
+        found = list(listed(target))
+        manifests = [each for each in found if isinstance(each, Manifest)]
+        problems = [each for each in found if isinstance(each, str)]
+        users = users_of(manifests)
+        for done, (name, outcome) in enumerate(each_of(target, users)):
+            if on_progress is not None:
+                on_progress(done, len(users))
+            if isinstance(outcome, Damaged):
+                problems.append(f"{outcome}; {users[name]}")
+                if isinstance(target, Sealed):
+                    target.mark(name)
+        return len(manifests), len(users), problems
+
+
+def each_of(target: Target, names: Iterable[str]) -> Iterator[tuple[str, bytes | Damaged]]:
+    """Yield chunks, or why one cannot be read. Raises OSError."""
+    if isinstance(target, Sealed):
+        yield from target.each(names)
+        return
+    for name in names:
+        try:
+            yield name, target.get(name)
+        except Damaged as error:
+            yield name, error
+
+
+def key(data_dir: Path) -> str:
+    """Return the key of a data directory's backups, which is made if there is none. Raises BackupFailed or OSError."""
+    return own_key(data_dir).text
 
 
 def listed(target: Target) -> Iterator[Manifest | str]:

@@ -27,6 +27,8 @@ OWN: Final = (
     ("session.key", Keep.SOURCE),
     ("mandates.key", Keep.SOURCE),
     ("page.key", Keep.SOURCE),
+    ("backup.key", Keep.SOURCE),
+    ("backup.key.*.new", Keep.PASSING),
     ("linckia.toml", Keep.SOURCE),
     ("config.yaml", Keep.SOURCE),
     ("prompts", Keep.SOURCE),

@@ -21,19 +21,20 @@ from proto.control.commands import Usage
 from proto.ops.kernel import KernelStatusParams
 
 
-def require_out_of_reach(to: Path, arguments: argparse.Namespace, what: str) -> list[str]:
-    """Check that clients cannot read `what` in the file or folder `to`, which need not exist. Raises Usage.
+def require_out_of_reach(to: Path | None, arguments: argparse.Namespace, what: str) -> list[str]:
+    """Check that clients cannot read `what` in the file or folder `to`, which need not exist; None is a remote place.
+    Raises Usage.
 
     The roots are those of the settings and of a running kernel, for the data directory of the command and for the usual
     one. Returns the external packages of the command's running kernel.
     """
-    to = to.expanduser().resolve()
+    to = to and to.expanduser().resolve()
     packages: list[str] = []
     for data in _data_dirs(arguments):
         served, loaded = _served(data)
         if data == arguments.data:
             packages = loaded
-        if root := next((root for root in sorted(served) if to.is_relative_to(root)), None):
+        if to and (root := next((root for root in sorted(served) if to.is_relative_to(root)), None)):
             if _is_denied(to, data):
                 continue
             raise Usage(

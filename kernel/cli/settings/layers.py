@@ -34,8 +34,11 @@ from proto.wire.front import Http
 PREFIX = "LINCKIA_"
 
 NOT_SETTINGS = frozenset(
-    {"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "LINCKIA_DATA", "LINCKIA_CONFIG", "LINCKIA_SYNC_TOKEN"}
-)
+    {
+        "LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "LINCKIA_DATA", "LINCKIA_CONFIG", "LINCKIA_SYNC_TOKEN",
+        "LINCKIA_BACKUP_PASSPHRASE",
+    }
+)  # fmt: skip
 """Variables that the set-up script or a command reads, and those that say where the settings are."""
 
 SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}

@@ -36,6 +36,7 @@ from kernel.configure.config import (
     Config,
     ConfigError,
     files_of,
+    is_remote,
     model_folders,
 )
 from proto import approvals
@@ -89,7 +90,7 @@ def load(flags: Flags, environment: Mapping[str, str], texts: Mapping[Path, str]
     prompts: Layer = {}
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *denied_paths.installation()]
     # Backups contain everything that is stored, including tokens.
-    denied += [each.to for each in backups.known(data_dir).values() if each.succeeded is not None]
+    denied += [each.to for each in backups.known(data_dir).values() if each.succeeded and not is_remote(each.to)]
     denied += denials.set_aside(data_dir)
     patterns: list[str] = []
     http: Layer = {}
@@ -113,8 +114,8 @@ def load(flags: Flags, environment: Mapping[str, str], texts: Mapping[Path, str]
         tables = {name: table | raw.get(name, {}) for name, table in tables.items()}
         if settings.backup is not None:
             backup = _backup(settings.backup, folder, data_dir, origin)
-            # It contains everything that is stored.
-            denied.append(backup.to)
+            # It contains everything that is stored, and a passphrase opens it.
+            denied += [each for each in (backup.to, backup.passphrase_file) if each and not is_remote(each)]
         cluster = _with_services(cluster, raw.get("cluster") or {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = denials.denials(settings.deny, origin)
@@ -314,9 +315,21 @@ def _with_token(http: Layer, folder: Path, origin: str) -> Layer:
 
 
 def _backup(backup: BackupSettings, folder: Path, data_dir: Path, origin: str) -> BackupSettings:
-    to = (folder / Path(backup.to).expanduser()).resolve()
+    if backup.passphrase_file:
+        file = (folder / Path(backup.passphrase_file).expanduser()).resolve()
+        backup = structs.replace(backup, passphrase_file=str(file))
+    if backup.append_only and not backup.is_encrypted:
+        raise ConfigError(f"{origin}: backup.append_only needs a remote place in backup.to, or backup.encrypt")
     if backup.every_s < MIN_BACKUP_S:
         raise ConfigError(f"{origin}: backup.every is {backup.every!r}; write 30min, 6h, 1d or 1w, at least 1min")
+    if is_remote(backup.to):
+        # The password is not repeated.
+        if "@" in backup.to and ":" in backup.to.partition("://")[2].rpartition("@")[0]:
+            raise ConfigError(f"{origin}: backup.to contains a password; use an SSH key, or AWS's files of credentials")
+        if not backup.to.startswith(("sftp://", "s3://")):
+            raise ConfigError(f"{origin}: backup.to is {backup.to}; write a folder, sftp://… or s3://…")
+        return backup
+    to = (folder / Path(backup.to).expanduser()).resolve()
     if to.is_relative_to(data_dir) or to.suffix == ".tar":
         raise ConfigError(f"{origin}: backup.to is {to}; name a folder outside the data directory {data_dir}")
     return structs.replace(backup, to=str(to))

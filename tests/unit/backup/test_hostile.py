@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from kernel.cli.care import backup as backup_commands
 from kernel.cli.care import data_format
 from proto.backup import BackupFailed, File, Manifest
-from services.backup import beneath, target
+from services.backup import beneath, packing
 from services.backup.beneath import is_normal, open_beneath
-from services.backup.target import CHUNK_BYTES, CHUNKS, ENDING, SNAPSHOTS, Damaged
+from services.backup.packing import CHUNK_BYTES
+from services.backup.places import Damaged
+from services.backup.target import CHUNKS, ENDING, SNAPSHOTS
 from services.shared import zstd
 from tests.unit.backup.writing import restore
 
@@ -31,13 +33,13 @@ NAME = hashlib.sha256(BLOCK).hexdigest()
 
 
 def manifest_of(*files: File) -> Manifest:
-    return Manifest(target.FORMAT, "0", data_format.FORMAT, "20270101T000000Z", 0.0, "/data", {}, [], list(files))
+    return Manifest(packing.FORMAT, "0", data_format.FORMAT, "20270101T000000Z", 0.0, "/data", {}, [], list(files))
 
 
 def archive(path: Path, manifest: Manifest, blocks: tuple[bytes, ...] = (BLOCK,)) -> Path:
     """An archive with any manifest."""
-    members = {f"{CHUNKS}/{hashlib.sha256(block).hexdigest()}": target.packed(block) for block in blocks}
-    members[f"{SNAPSHOTS}/{manifest.id}{ENDING}"] = target.encode(manifest)
+    members = {f"{CHUNKS}/{hashlib.sha256(block).hexdigest()}": packing.packed(block) for block in blocks}
+    members[f"{SNAPSHOTS}/{manifest.id}{ENDING}"] = packing.encode(manifest)
     with tarfile.open(path, "w") as tar:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
@@ -154,8 +156,8 @@ def test_a_small_archive_does_not_unfold_without_bounds(tmp_path: Path, where: s
     source = tmp_path / "hostile.tar"
     with tarfile.open(source, "w") as tar:
         for name, content in (
-            (f"{CHUNKS}/{NAME}", bomb if where == "chunk" else target.packed(BLOCK)),
-            (f"{SNAPSHOTS}/{manifest.id}{ENDING}", bomb if where == "manifest" else target.encode(manifest)),
+            (f"{CHUNKS}/{NAME}", bomb if where == "chunk" else packing.packed(BLOCK)),
+            (f"{SNAPSHOTS}/{manifest.id}{ENDING}", bomb if where == "manifest" else packing.encode(manifest)),
         ):
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -181,6 +183,15 @@ def test_a_restore_names_the_programs_that_its_settings_start(
     settings = b'[mcp.evil]\ncommand = "/bin/sh"\n'
     listed = File("linckia.toml", 0o600, size=len(settings), sha256="", chunks=(hashlib.sha256(settings).hexdigest(),))
     source = archive(tmp_path / "theirs.tar", manifest_of(listed), (settings,))
-    arguments = argparse.Namespace(data=None, data_dir=tmp_path / "again", source=str(source), at=None, replace=False)
+    arguments = argparse.Namespace(
+        data=None,
+        data_dir=tmp_path / "again",
+        sources=[str(source)],
+        key_file=None,
+        passphrase_file=None,
+        endpoint=None,
+        at=None,
+        replace=False,
+    )
     assert backup_commands.restore(arguments) == 0
     assert "start other programs ([mcp.NAME]): evil" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from proto.backup import BackupFailed, File, Manifest
 from proto.control.address import hold
 from proto.host import durable
 from proto.manifest import Keep
-from services.backup import target
+from services.backup import packing, target
 from services.backup.target import Folder, listed
 from tests.unit.backup import writing
 from tests.unit.backup.writing import PROGRAM, TRASH, backup, restore
@@ -186,7 +186,7 @@ def test_existing_data_is_replaced_only_on_request_and_never_under_a_kernel(data
     ("changes", "said"),
     [
         ({"data_format": data_format.FORMAT + 1, "version": "9.9.9"}, r"Linckia 9\.9\.9 \(data format"),
-        ({"format": target.FORMAT + 1, "version": "9.9.9"}, r"was made by Linckia 9\.9\.9; use that version"),
+        ({"format": packing.FORMAT + 1, "version": "9.9.9"}, r"was made by Linckia 9\.9\.9; use that version"),
         ({"files": [File("../outside", 0o600, sha256="", chunks=())]}, "outside the data directory"),
         (
             {"files": [File("a", 0o777, link="/tmp"), File("a/b", 0o600, sha256="")]},
@@ -198,8 +198,8 @@ def test_existing_data_is_replaced_only_on_request_and_never_under_a_kernel(data
 def test_a_restore_refuses(data: Path, tmp_path: Path, changes: dict[str, object], said: str) -> None:
     made = backup(data, tmp_path / "to")
     path = tmp_path / "to" / "snapshots" / f"{made.snapshot}{target.ENDING}"
-    manifest = target.decode(made.snapshot, path.read_bytes())
-    path.write_bytes(target.encode(msgspec.structs.replace(manifest, **changes)))
+    manifest = packing.decode(made.snapshot, path.read_bytes())
+    path.write_bytes(packing.encode(msgspec.structs.replace(manifest, **changes)))
     with pytest.raises(BackupFailed, match=said):
         restore(tmp_path / "to", tmp_path / "again")
     assert not (tmp_path / "again").exists()
@@ -226,3 +226,13 @@ async def test_a_mistyped_destination_does_not_hide_existing_backups(tmp_path: P
     outcomes.note(tmp_path, good)
     outcomes.note(tmp_path, wrong)
     assert await latest() == good
+
+
+def test_files_before_the_first_folder_are_in_the_backup(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    writing.make(data)
+    for name in ("format.json", "linckia.toml"):
+        (data / name).write_text("")
+    backup(data, tmp_path / "to")
+    restore(tmp_path / "to", tmp_path / "again")
+    assert {"format.json", "linckia.toml"} <= {each.name for each in (tmp_path / "again").iterdir()}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import apsw
 
-from kernel.cli.care.backup import without_kernel
+from kernel.cli.care.backup import Backups, without_kernel
 from kernel.cli.care.data_format import program
-from proto.backup import Backups, Made, Manifest
+from proto.backup import Access, Made, Manifest
 from services import backup as service
 
 DATABASES = ("services/documents/packs.db", "services/files/files.db", "services/transcripts/transcripts.db")
@@ -29,12 +29,22 @@ BACKUPS: Backups = service
 """It is what the command line takes it for."""
 
 
-def backup(data: Path, to: Path, keep: int | None = None) -> Made:
-    return BACKUPS.backup(data, to, PROGRAM, keep)
+def backup(data: Path, to: Path | str, keep: int | None = None, access: Access = Access()) -> Made:  # noqa: B008  # a tuple
+    return BACKUPS.backup(data, str(to), PROGRAM, access, keep)
 
 
-def restore(source: Path, data: Path, *, at: str | None = None, replace: bool = False) -> tuple[Manifest, Path | None]:
-    return BACKUPS.restore(source, data, PROGRAM, without_kernel, at=at, replace=replace)
+def restore(
+    source: Path | str, data: Path, *, at: str | None = None, replace: bool = False,
+    access: Access = Access(),  # noqa: B008  # a tuple
+) -> tuple[Manifest, Path | None]:  # fmt: skip
+    return restore_of([source], data, at=at, replace=replace, access=access)[:2]
+
+
+def restore_of(
+    sources: Sequence[Path | str], data: Path, *, at: str | None = None, replace: bool = False,
+    access: Access = Access(),  # noqa: B008  # a tuple
+) -> tuple[Manifest, Path | None, list[str]]:  # fmt: skip
+    return BACKUPS.restore([*map(str, sources)], data, PROGRAM, without_kernel, access, at=at, replace=replace)
 
 
 def make(data: Path) -> None:

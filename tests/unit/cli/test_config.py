@@ -92,6 +92,23 @@ def test_backups_go_to_a_folder_that_no_service_reaches(data_dir: Path) -> None:
     assert config.backup.to in config.denied
 
 
+def test_backups_go_to_another_machine(data_dir: Path) -> None:
+    write(data_dir, '[backup]\nto = "sftp://me@host:2200/kept"\nappend_only = true\npassphrase_file = "../phrase"\n')
+    backup.note(data_dir, backup.Outcome(to="s3://bucket/earlier", at=1.0, succeeded=1.0))
+    config = load_in(data_dir, {"LINCKIA_BACKUP_PASSPHRASE": "is not a setting"})
+    assert config.backup is not None
+    assert (config.backup.to, config.backup.is_encrypted) == ("sftp://me@host:2200/kept", True)
+    assert str(data_dir.parent / "phrase") in config.denied
+    assert not any("kept" in each or "earlier" in each for each in config.denied)
+
+
+def test_a_password_in_an_address_is_not_repeated(data_dir: Path) -> None:
+    write(data_dir, '[backup]\nto = "sftp://me:hidden@host/b"')
+    with pytest.raises(ConfigError) as failure:
+        load_in(data_dir)
+    assert "hidden" not in str(failure.value)
+
+
 def test_folders_that_hold_backups_are_below_no_root(data_dir: Path, tmp_path: Path) -> None:
     root = tmp_path / "served"
     root.mkdir()
@@ -164,6 +181,9 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('[backup]\nto = "../b"\nkeep = 0', ("backup.keep", "1")),
         ('[backup]\nto = "../b"\nkep = 3', ("backup", "unknown field `kep`")),
         ('[backup]\nto = "b"', ("backup.to", "outside the data directory")),
+        ('[backup]\nto = "ftp://host/b"', ("backup.to", "sftp://")),
+        ('[backup]\nto = "sftp://me:hidden@host/b"', ("backup.to", "SSH key")),
+        ('[backup]\nto = "../b"\nappend_only = true', ("backup.append_only", "encrypt")),
         ('roots = ["."]', ("data", "belongs to Linckia itself", "another folder")),
         ('deny = [""]', ("deny", "neither a path nor a pattern")),
         ('deny = ["a[z-a]"]', ("deny",)),

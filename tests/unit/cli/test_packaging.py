@@ -55,8 +55,8 @@ PEERS = {"sentence_transformers", "fastmcp"}
     [
         ("proto", ()),
         ("kernel", ()),
-        ("services", ("openvino", "postgres", "ray", "torch", "video")),
-        ("tests", ("dev", "openvino", "postgres", "ray", "torch", "video")),
+        ("services", ("openvino", "postgres", "ray", "remote", "torch", "video")),
+        ("tests", ("dev", "openvino", "postgres", "ray", "remote", "torch", "video")),
     ],
     ids=str,
 )
