@@ -73,13 +73,14 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     flow: Literal["authorization_code", "client_credentials"] = "authorization_code"
     client_id: str = ""
-    """Empty: register dynamically."""
+    """Empty: register dynamically. An https address: that of a document which describes the client."""
     client_secret_from: str = ""
     """Name of an environment variable, or path of a file."""
     scopes: list[str] = []
     issuer: str = ""
-    """With `client_credentials`: the only authorization server that gets the secret; by default the one that the
-    server names."""
+    """The only authorization server that gets the credentials; by default the first one that the server names."""
+    redirect_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """The port of 127.0.0.1 that logins come back to; 0: any, the same one each time."""
 
 
 SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -125,8 +126,7 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start_timeout: Seconds = 300.0
     """Seconds for the start: a package may have to be downloaded first."""
     share: Literal["one", "client"] | None = None
-    """Whether all clients share one process (`one`) or each has its own (`client`); by default `one`, unless
-    `stateful`."""
+    """One process for all clients (`one`), or one for each (`client`); by default `one`, unless `stateful`."""
     max_instances: Annotated[int, Meta(ge=1, le=256)] = 16
     """Maximum number of processes with `share = "client"`; the one unused for longest ends first."""
     extra_instances: Annotated[int, Meta(ge=0, le=8)] = 0
@@ -135,8 +135,7 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     start: Literal["eager", "lazy"] = "lazy"
     """Whether it starts with Linckia or with its first call."""
     rest_after_s: Annotated[float, Meta(ge=0)] | None = None
-    """Seconds without a call after which its process ends; 0: never. By default as all services, never if `stateful`
-    or `eager`."""
+    """Idle seconds after which its process ends; 0: never. Default: as all services; never if `stateful` or `eager`."""
     stateful: bool = False
     """Whether the server keeps state between calls, so that calls must not go to a new process without notice."""
     pin: bool = False

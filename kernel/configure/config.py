@@ -20,6 +20,8 @@ from proto.wire.front import Http
 
 REST_AFTER_S: Final = 300.0
 
+MCP_REGISTRY: Final = "https://registry.modelcontextprotocol.io"
+
 _SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|min|m|h|d|w)")
 _SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -143,6 +145,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     """Python packages whose services are served as well."""
     rest_after_s: float = REST_AFTER_S
+    mcp_registry: str = MCP_REGISTRY
+    mcp_client_id: str = ""
 
 
 def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from proto.json_types import Layer
@@ -13,6 +14,9 @@ MANIFESTS = (
 )
 
 MODULE = "adapter"
+
+_BUNDLE = re.compile(r"^/.*/mcp/bundles/[0-9a-f]{64}$")
+"""The folder of an unpacked bundle: in the data directory, which is hidden from confined servers otherwise."""
 
 START_TRIES = 3
 """This many failed starts in a row are a crash loop: each may take minutes, and calls wait meanwhile."""
@@ -52,7 +56,7 @@ def adapter(name: str, table: Layer) -> Manifest:
         network=settings.network,
         folders=tuple(settings.roots) if settings.confine else (),
         variables=tuple(source for source in sources if "/" not in source),
-        files=tuple(source for source in sources if "/" in source),
+        files=(*(source for source in sources if "/" in source), *_BUNDLE.findall(settings.cwd)),
         stores=(Store("", Keep.DERIVED),),
     )
 

@@ -32,6 +32,11 @@ OWN: Final = (
     ("linckia.toml", Keep.SOURCE),
     ("config.yaml", Keep.SOURCE),
     ("prompts", Keep.SOURCE),
+    ("mcp/bundles/.lock", Keep.PASSING),
+    ("mcp/bundles/*.new", Keep.PASSING),
+    # Bundles cannot be made again: nobody knows where they came from.
+    ("mcp/bundles/[0-9a-f]*", Keep.SOURCE),
+    ("mcp/*.*", Keep.SOURCE),
     ("audit", Keep.SOURCE),
     # Turns that the recording proxy has not delivered yet.
     ("proxy/spool/*.json", Keep.SOURCE),

@@ -13,6 +13,7 @@ import msgspec
 
 from kernel.cli import logs as service_logs
 from kernel.cli.servers.importing import import_servers
+from kernel.cli.servers.secret_files import BUNDLES, FOLDER
 from kernel.cli.servers.tables import change, known, mounts, reload, remove, server_of, table_of, written
 from kernel.cli.servers.testing import tested
 from kernel.cli.settings.mount_settings import problem_of
@@ -252,6 +253,10 @@ def _switch(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 def _remove(arguments: argparse.Namespace, data_dir: Path) -> int:
     remove(data_dir, arguments.name)
+    if (data_dir / FOLDER / BUNDLES).is_dir():
+        from kernel.cli.servers.installing.bundles import remove_unused
+
+        remove_unused(data_dir, lambda: {**written(data_dir), **mounts(data_dir)})
     try:
         with contextlib.suppress(NoKernel), connect(arguments) as client:
             client.call(MountsForget(mount=arguments.name))
@@ -294,6 +299,13 @@ def _approve(arguments: argparse.Namespace, data_dir: Path) -> int:
     return 0
 
 
+def _installing(arguments: argparse.Namespace, data_dir: Path) -> int:
+    # The library for HTTP would slow down the start of the other actions.
+    from kernel.cli.servers.installing import command
+
+    return (command.search_servers if arguments.action == "search" else command.install)(arguments, data_dir)
+
+
 _ACTIONS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "add": _add,
     "list": _list,
@@ -306,4 +318,6 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "diff": _diff,
     "approve": _approve,
     "import": import_servers,
+    "search": _installing,
+    "install": _installing,
 }

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from proto.control.commands import TAKES_SERVER, AddCommand, add_json
 
 CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "copilot-cli", "gemini", "zed")
 """The clients whose settings are known."""
 
+PACKAGE_KINDS = ("npm", "pypi", "oci", "nuget", "mcpb", "remote")
+"""What `linckia mcp install` can install."""
+
 MCP_EPILOG = """\
 examples:
   linckia mcp add github --env-from GITHUB_TOKEN -- npx -y @modelcontextprotocol/server-github
   linckia mcp add docs --url https://example.org/mcp --header-env Authorization=DOCS_TOKEN
   linckia mcp import --dry-run                 show the servers of your MCP clients
+  linckia mcp search weather                   find servers in the MCP registry
+  linckia mcp install io.github.user/weather   show what that would run, ask, and add it
   linckia mcp list
 
 The servers are tables [mcp.NAME] in linckia.toml of the data directory. A running kernel applies each change at once.
@@ -85,6 +91,33 @@ def add_mcp(command: AddCommand) -> None:
     found.add_argument("--yes", action="store_true", help="with --project: add them without asking")
     _add_no_confine(found)
     found.add_argument("--dry-run", action="store_true", help="show what would be added, and change nothing")
+    _add_installing(action)
+
+
+def _add_installing(action: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the actions that read a registry."""
+    registry_help = "address of another MCP registry (default: mcp_registry of the settings)"
+    found = action("search", "search the MCP registry for servers", "")
+    add_json(found)
+    found.add_argument("words", metavar="WORD", nargs="+", help="what their names contain")
+    found.add_argument("--limit", metavar="N", type=int, default=30, help="number of servers to show (default: 30)")
+    found.add_argument("--registry", metavar="URL", help=registry_help)
+    help = "add a server of the MCP registry, or a bundle (.mcpb); shows what it would run, and asks"
+    install = action("install", help, "its name in the registry, such as io.github.user/weather, or a file (.mcpb)")
+    install.add_argument("--as", metavar="NAME", dest="as_name", help="its name here (default: made from its own)")
+    install.add_argument("--version", metavar="VERSION", default="latest", help="another version than the latest")
+    install.add_argument("--use", choices=PACKAGE_KINDS, help="the kind of package (default: the first that can run)")
+    set_help = "a value that the server needs; repeatable"
+    install.add_argument("--set", metavar="NAME=VALUE", action="append", help=set_help)
+    env_help = "a value from a variable of this command's environment, for secrets; repeatable"
+    install.add_argument("--set-env", metavar="NAME=VAR", action="append", help=env_help)
+    root_help = "a folder that the server may write to, besides its own; repeatable"
+    install.add_argument("--root", metavar="DIR", dest="server_roots", action="append", help=root_help)
+    _add_no_confine(install)
+    install.add_argument("--registry", metavar="URL", help=registry_help)
+    install.add_argument("--dry-run", action="store_true", help="show what would be added, and change nothing")
+    install.add_argument("--yes", action="store_true", help="add it without asking")
+    install.add_argument("--no-test", action="store_true", help="do not start the server now")
 
 
 def _add_no_confine(parser: argparse.ArgumentParser) -> None:

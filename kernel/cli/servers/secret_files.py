@@ -16,6 +16,9 @@ from proto.mounts import SECRET_NAME
 FOLDER = "mcp"
 """Folder of the data directory for these files."""
 
+BUNDLES = "bundles"
+"""Folder in it for unpacked bundles."""
+
 _SIMPLE = re.compile(r"[^\s\"'#]([^\r\n]*[^\s])?")
 """A value that a file of `NAME=value` lines can hold without quotes."""
 

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from kernel.configure.config import (
+    MCP_REGISTRY,
     REST_AFTER_S,
     AlertSettings,
     AuditSettings,
@@ -101,6 +102,10 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tables of single services; see below."""
     mcp: dict[str, object] = {}
     """By name: a mounted MCP server (`mount_settings`)."""
+    mcp_registry: str = MCP_REGISTRY
+    """The address of the MCP registry that `linckia mcp search` and `install` read."""
+    mcp_client_id: str = ""
+    """The https address of the document that describes your client to OAuth servers of mounted servers; empty: none."""
     only_mounts: bool = False
     """Whether only mounted servers are served, and none of Linckia's own services."""
 
@@ -170,6 +175,8 @@ ENVIRONMENT: Variables = {
     "LINCKIA_OWN_USERS": (("own_users",), _toml),
     "LINCKIA_STANDBYS": (("standbys",), _toml),
     "LINCKIA_REST_AFTER_S": (("rest_after_s",), _toml),
+    "LINCKIA_MCP_REGISTRY": (("mcp_registry",), str),
+    "LINCKIA_MCP_CLIENT_ID": (("mcp_client_id",), str),
     "LINCKIA_AUDIT": (("audit", "enabled"), _toml),
     "LINCKIA_CHAOS": (("chaos", "allowed"), _toml),
     "LINCKIA_CHAOS_MODULE": (("chaos", "module"), str),

@@ -66,7 +66,16 @@ FILE_NAMES = ("config.yaml", "linckia.toml")
 
 MIN_BACKUP_S = 60
 
-PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s", "only_mounts")
+PLAIN = (
+    "read_only",
+    "log_level",
+    "own_users",
+    "standbys",
+    "rest_after_s",
+    "only_mounts",
+    "mcp_registry",
+    "mcp_client_id",
+)
 """Settings that are used as they are written."""
 
 TABLES = ("alerts", "audit", "chaos")
@@ -126,7 +135,7 @@ def load(flags: Flags, environment: Mapping[str, str], texts: Mapping[Path, str]
             services[name] = services.get(name, {}) | table
         mounts.add(settings.mcp, folder, origin, is_file=os.path.isabs(origin))
     denied += mounts.files
-    merged = mounts.merged(flags.packages)
+    merged = mounts.merged(flags.packages, plain.get("mcp_client_id", ""))
     denied += [path for each in found for path in files_of(each, services.get(each.name, {}))]
     # Services would load models that a client put there. A root inside such a folder is deliberate.
     loaded = {place for each in found if each.models_of for place in _models(services, each, environment)}

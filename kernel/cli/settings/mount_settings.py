@@ -52,11 +52,17 @@ class Mounts:
             self._names[service_of(name)] = name
             self._origins[name] = origin
 
-    def merged(self, packages: Collection[str] = ()) -> dict[str, Layer]:
-        """Return the tables of all mounts that are enabled. Raises ConfigError."""
+    def merged(self, packages: Collection[str] = (), client_id: str = "") -> dict[str, Layer]:
+        """Return the tables of the enabled mounts; `client_id` is for those without one. Raises ConfigError."""
+        if client_id and not re.match(r"https://[^/\s]+/\S", client_id):
+            raise ConfigError(
+                "mcp_client_id: expected the address of a document, such as https://example.org/linckia.json"
+            )
         by_table = {each.template.table: each for each in manifests.templates(packages)}
         enabled = {name: table for name, table in self._tables.items() if table.get("enabled", True)}
         for name, table in enabled.items():
+            if client_id and "oauth" in table and _is_for_persons(table["oauth"]):
+                table["oauth"] = {"client_id": client_id, **table["oauth"]}
             try:
                 by_table[TABLE].made(name, table)
             except ValueError as error:
@@ -74,6 +80,11 @@ class Mounts:
             problem = f"there already is a server {other!r}, and names must differ in more than - and _"
         if problem:
             raise ConfigError(f"{origin}: {TABLE}.{name}: {problem}")
+
+
+def _is_for_persons(oauth: Layer) -> bool:
+    """Return whether a person logs in, so that the client may be one that describes itself."""
+    return bool(oauth.get("flow", "authorization_code") == "authorization_code")
 
 
 def problem_of(name: str) -> str:

@@ -11,15 +11,17 @@ import logging
 import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import msgspec
 import trio
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.client.auth.utils import is_valid_client_metadata_url, issuers_match
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -32,7 +34,7 @@ from pydantic import AnyUrl
 
 from proto.host.durable import replace_file
 from proto.mounts import OAuthClient
-from services.mounts.process.environment import Secrets
+from services.mounts.process.environment import Secrets, SettingProblem
 
 FILE: Final = "oauth.json"
 EARLY_S: Final = 60.0
@@ -55,9 +57,13 @@ class _Kept(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The content of the file; tokens and metadata as the SDK's models write them."""
 
     port: int = 0
+    server: str = ""
+    """The address that the tokens are for."""
     tokens: dict[str, Any] | None = None
     client: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
+    bound: list[str] = []
+    """Client that the settings name, and the issuer that has accepted it."""
     expires_at: float | None = None
 
 
@@ -76,6 +82,17 @@ class Storage:
         self.kept = _Kept()
         with contextlib.suppress(OSError, msgspec.DecodeError):
             self.kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+
+    def forget(self) -> None:
+        """Drop the tokens, and where they are refreshed."""
+        self.kept.tokens = self.kept.metadata = self.kept.expires_at = None
+
+    def serve(self, url: str) -> None:
+        """Keep only the port if the file is of another server, so that this one sees nothing of it. Raises OSError."""
+        before, self.kept.server = self.kept.server, url
+        if before not in ("", url):
+            self.kept = _Kept(port=self.kept.port, server=url)
+            self.save()
 
     def save(self) -> None:
         """Write the file (0600). Raises OSError."""
@@ -112,8 +129,126 @@ class Storage:
         return None if self.kept.client is None else OAuthClientInformationFull.model_validate(self.kept.client)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        before = self.kept.client or {}
+        if before.get("issuer") != client_info.issuer or before.get("client_id") != client_info.client_id:
+            # Otherwise, a refresh after a restart would show the new client to the old issuer.
+            self.forget()
         self.kept.client = client_info.model_dump(mode="json", exclude_none=True)
         await trio.to_thread.run_sync(self.save)
+
+
+class Provider(OAuthClientProvider):
+    """The SDK's provider for logins of persons, with a client from the settings (`client`) if they name one.
+
+    Credentials go only to the issuer that they belong to: the one in the settings, or the one that has accepted them.
+    """
+
+    def __init__(self, url: str, client: OAuthClient, secret: str, storage: Storage, loopback: Loopback) -> None:
+        self._client = client
+        self._storage = storage
+        self._is_document = is_valid_client_metadata_url(client.client_id)
+        metadata = OAuthClientMetadata(
+            redirect_uris=[AnyUrl(loopback.redirect_uri)],
+            client_name="Linckia",
+            scope=" ".join(client.scopes) or None,
+            # A program of this machine: its redirects lead to 127.0.0.1, and it can keep no secret from its user.
+            application_type="native",
+        )
+        before = str((storage.kept.metadata or {}).get("issuer", ""))
+        if client.issuer and before and not issuers_match(before, client.issuer):
+            storage.forget()
+        document = client.client_id if self._is_document else None
+        super().__init__(url, metadata, storage, loopback.show, loopback.wait, client_metadata_url=document)
+        if self._is_document or not client.client_id:
+            return
+        if (storage.kept.client or {}).get("client_id") != client.client_id:
+            storage.forget()
+        storage.kept.client = OAuthClientInformationFull(
+            client_id=client.client_id, client_secret=secret or None, redirect_uris=metadata.redirect_uris
+        ).model_dump(mode="json", exclude_none=True)
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        """Prefer the server that the settings name."""
+        return next(
+            (each for each in advertised if issuers_match(each, self._client.issuer)),
+            super()._select_authorization_server(advertised),
+        )
+
+    def _expected_issuer(self) -> str:
+        issuer = super()._expected_issuer()
+        named, bound = self._client.issuer, self._storage.kept.bound
+        if named and not issuers_match(issuer, named):
+            raise OAuthFlowError(f"the server sends logins to {issuer!r}, but oauth.issuer is {named!r}")
+        is_bound = not named and self._is_registered and bound[:1] == [self._client.client_id]
+        if is_bound and not issuers_match(bound[1], issuer):
+            raise OAuthFlowError(
+                f"the server now sends logins to {issuer!r}; oauth.client_id belongs to {bound[1]!r} and is not shown "
+                f"to others. If this is right, set oauth.issuer to {issuer!r}"
+            )
+        return issuer
+
+    @property
+    def _is_registered(self) -> bool:
+        """Whether somebody has registered the client, and its identifier is in the settings."""
+        return bool(self._client.client_id) and not self._is_document
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Authorize a request. Raises OAuthFlowError and its kin, which say what to set."""
+        flow = super().async_auth_flow(request)
+        try:
+            sent = await anext(flow)
+            while True:
+                if sent is not request:
+                    self._check_registration(sent)
+                sent = await flow.asend((yield sent))
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    def _check_registration(self, sent: httpx2.Request) -> None:
+        """Raise OAuthRegistrationError if the SDK is about to guess where to register."""
+        found = self.context.oauth_metadata
+        if found is None or found.registration_endpoint is not None or not sent.url.path.endswith("/register"):
+            return
+        issuer = str(found.issuer)
+        documents = "it reads documents of clients: set oauth.client_id to the https address of one, or"
+        if not found.client_id_metadata_document_supported:
+            documents = "and it reads no documents of clients:" if self._is_document else "so"
+        raise OAuthRegistrationError(
+            f"{issuer} registers no clients by itself; {documents} register one there (a native app, with the redirect "
+            f"address {self._redirect}), and set oauth.client_id to its identifier"
+        )
+
+    @property
+    def _redirect(self) -> str:
+        return "".join(map(str, (self.context.client_metadata.redirect_uris or [])[:1]))
+
+    async def _exchange_token_authorization_code(
+        self, auth_code: str, code_verifier: str, **more: Any
+    ) -> httpx2.Request:
+        self._choose_method()
+        return await super()._exchange_token_authorization_code(auth_code, code_verifier, **more)
+
+    async def _refresh_token(self) -> httpx2.Request:
+        self._choose_method()
+        return await super()._refresh_token()
+
+    def _choose_method(self) -> None:
+        """Say how the secret of a client from the settings is sent: as the issuer supports it, by default in a header
+        (RFC 8414)."""
+        info, found = self.context.client_info, self.context.oauth_metadata
+        if info is None or not self._is_registered:
+            return
+        supported = (found.token_endpoint_auth_methods_supported if found else None) or ["client_secret_basic"]
+        in_body = "client_secret_basic" not in supported and "client_secret_post" in supported
+        method = "client_secret_post" if in_body else "client_secret_basic"
+        info.token_endpoint_auth_method = method if info.client_secret else "none"
+
+    async def _handle_token_response(self, response: httpx2.Response) -> None:
+        if self._is_registered:
+            self._storage.kept.bound = [self._client.client_id, self._expected_issuer()]
+        await super()._handle_token_response(response)
 
 
 class Loopback:
@@ -207,9 +342,10 @@ def provider_for(
         folder: where tokens are kept.
         login: shows the address that a person must open.
 
-    Raises OSError.
+    Raises OSError, SettingProblem.
     """
     storage = Storage(folder, secrets)
+    storage.serve(url)
     scope = " ".join(client.scopes) or None
     if client.flow == "client_credentials":
         with warnings.catch_warnings():
@@ -219,19 +355,17 @@ def provider_for(
                 url, storage, client.client_id, secret, scope=scope, issuer=client.issuer or None
             )
         return storage.provider
-    if not storage.kept.port:
+    if "://" in client.client_id and not is_valid_client_metadata_url(client.client_id):
+        raise SettingProblem(
+            "oauth.client_id: an address must be that of a document, such as https://example.org/linckia.json"
+        )
+    if client.redirect_port:
+        storage.kept.port = client.redirect_port
+    elif not storage.kept.port:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             storage.kept.port = free.getsockname()[1]
         storage.save()
     loopback = Loopback(mount, storage.kept.port, login)
-    uris: list[AnyUrl] = [AnyUrl(loopback.redirect_uri)]
-    metadata = OAuthClientMetadata(redirect_uris=uris, client_name="Linckia", scope=scope)
-    if client.client_id:
-        storage.kept.client = OAuthClientInformationFull(
-            client_id=client.client_id, client_secret=secret or None, redirect_uris=uris
-        ).model_dump(mode="json", exclude_none=True)
-    storage.provider = OAuthClientProvider(
-        url, metadata, storage, redirect_handler=loopback.show, callback_handler=loopback.wait
-    )
+    storage.provider = Provider(url, client, secret, storage, loopback)
     return storage.provider

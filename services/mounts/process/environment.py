@@ -31,6 +31,11 @@ _RUNNER_CACHES = {
     "UV_CACHE_DIR": "uv",
     "UV_TOOL_DIR": "uv-tools",
     "BUN_INSTALL_CACHE_DIR": "bun",
+    "PIPX_HOME": "pipx",
+    "PIPX_BIN_DIR": "pipx-programs",
+    "PIPX_MAN_DIR": "pipx-manuals",
+    "PIPX_COMPLETION_DIR": "pipx-completions",
+    "PIP_CACHE_DIR": "pip",
 }
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", re.IGNORECASE)
@@ -120,7 +125,7 @@ def environment_of(settings: MountSettings, given: Mapping[str, str], mark: str,
 
 
 def own_caches(settings: MountSettings, given: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return variables that let a confined server's runner (npx, uvx, bunx) keep its downloads in the server's own
+    """Return variables that let a confined server's runner (such as npx) keep its downloads in the server's own
     folder, since it cannot write to the user's caches. The user's own choices in `env` and the environment hold."""
     if not settings.confine:
         return {}

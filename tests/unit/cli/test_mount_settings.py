@@ -39,6 +39,23 @@ def test_the_environment_writes_dashes_in_names_as_underscores(data_dir: Path) -
     assert config.mounts == {"my-docs": {"url": "http://localhost/mcp", "pin": True}}
 
 
+def test_a_client_of_ones_own_is_for_servers_where_a_person_logs_in(data_dir: Path) -> None:
+    text = """
+    mcp_client_id = "https://example.org/linckia.json"
+    [mcp]
+    a = {url = "https://a.example", oauth = {}}
+    b = {url = "https://b.example", oauth = {client_id = "b"}}
+    c = {url = "https://c.example", oauth = {flow = "client_credentials", client_id = "c"}}
+    d = {url = "https://d.example"}
+    """
+    found = load_in(data_dir, text).mounts
+    assert found["a"]["oauth"] == {"client_id": "https://example.org/linckia.json"}
+    assert [found[name]["oauth"]["client_id"] for name in "bc"] == ["b", "c"]
+    assert "oauth" not in found["d"]
+    with pytest.raises(ConfigError, match="mcp_client_id: expected the address of a document"):
+        load_in(data_dir, 'mcp_client_id = "https://example.org"')
+
+
 def test_disabled_mounts_are_left_out(data_dir: Path) -> None:
     assert load_in(data_dir, '[mcp.docs]\ncommand = "x"\nenabled = false\n').mounts == {}
 

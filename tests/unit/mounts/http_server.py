@@ -4,14 +4,16 @@
 sessions), `headers`, `drop` (closes the connection without a reply), `pid`, `grants`, `reply` (sends the given body as
 the given `type`, with `$id` replaced, and `$ff` by that byte), `halt` (closes it within the body), `block` (waits for a
 file `until`). Pings are answered as the variable PING says: `drop` (not at all), `refuse`, or once the file of this
-name exists. If the variable OAUTH is set, it issues tokens, and requires them. `sdk` is a server of the SDK with the
-tools `add` and `pid`; `sse` the same over the older transport.
+name exists. If the variable OAUTH is set, it issues tokens, and requires them; with ISSUER as well, those of that
+authorization server. `sdk` is a server of the SDK with the tools `add` and `pid`; `sse` the same over the
+older transport.
 """
 
 import json
 import os
 import sys
 import time
+import urllib.request
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Any
@@ -22,6 +24,18 @@ ENDPOINTS = (("authorization", "authorize"), ("token", "token"), ("registration"
 sessions: set[str] = set()
 issued: set[str] = set()
 grants: list[str] = []
+
+
+def is_granted(given: str) -> bool:
+    """Whether a request has a token that is valid: our own, or the issuer's, which is asked."""
+    issuer = os.environ.get("ISSUER")
+    if not issuer:
+        return given in issued
+    form = {"token": given.removeprefix("Bearer ") or "none"}
+    basic = {"Authorization": "Basic cmVzb3VyY2U6cmVzb3VyY2U="}
+    asked = urllib.request.Request(f"{issuer}/token/introspection", urlencode(form).encode(), basic)
+    with urllib.request.urlopen(asked) as answer:
+        return bool(json.load(answer)["active"])
 
 
 def wait_for(path: str) -> None:
@@ -48,7 +62,9 @@ class Legacy(BaseHTTPRequestHandler):
         if not os.environ.get("OAUTH"):
             self.reply(405)
         elif parts.path.startswith("/.well-known/oauth-protected-resource"):
-            self.reply(200, {"resource": f"{here}/mcp", "authorization_servers": [f"{here}/"]})
+            self.reply(
+                200, {"resource": f"{here}/mcp", "authorization_servers": [os.environ.get("ISSUER", f"{here}/")]}
+            )
         elif parts.path.startswith("/.well-known/oauth-authorization-server"):
             ends = {f"{name}_endpoint": f"{here}/{path}" for name, path in ENDPOINTS}
             kinds = {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
@@ -91,7 +107,7 @@ class Legacy(BaseHTTPRequestHandler):
             return
         if self.path in {"/token", "/register"}:
             self.issue(message_of(body))
-        elif os.environ.get("OAUTH") and self.headers.get("Authorization") not in issued:
+        elif os.environ.get("OAUTH") and not is_granted(self.headers.get("Authorization", "")):
             self.reply(401, WWW_Authenticate="Bearer")
         elif not os.environ.get("OAUTH") and self.headers.get("Authorization") != os.environ.get("EXPECTED"):
             self.reply(401)

@@ -175,9 +175,15 @@ def cause_of(error: BaseException) -> str:
 
 @contextlib.asynccontextmanager
 async def adapter(
-    folder: Path, *, mount: str = "test", is_ready: bool = True, **settings: Any
+    folder: Path,
+    *,
+    mount: str = "test",
+    is_ready: bool = True,
+    meanwhile: Callable[[Adapter], Awaitable[None]] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Adapter]:
-    """Run an adapter with these settings. With `is_ready`, raises AssertionError if it does not become ready."""
+    """Run an adapter with these settings. With `is_ready`, raises AssertionError if it does not become ready.
+    `meanwhile` runs beside it, also while it starts."""
     async with trio.open_nursery() as nursery:
         running = Adapter(mount, nursery)
         data = folder / service_of(mount)
@@ -205,6 +211,8 @@ async def adapter(
         nursery.start_soon(serve)
         nursery.start_soon(running.channel.run_sender)
         nursery.start_soon(running.read)
+        if meanwhile is not None:
+            nursery.start_soon(meanwhile, running)
         with trio.fail_after(LIMIT_S):
             await running.ready.wait()
             if is_ready:

@@ -49,6 +49,7 @@ async def test_an_authorization_is_asked_for_once_and_then_refreshed(
         async with adapter(tmp_path, url=url(port), oauth={}) as running:
             assert json.loads(await running.tool("grants")) == ["authorization_code"]
         kept = tmp_path / "mcp_test" / "oauth.json"
+        assert json.loads(kept.read_text())["client"]["application_type"] == "native"
         kept.write_text(json.dumps({**json.loads(kept.read_text()), "expires_at": 1.0}))
         async with adapter(tmp_path, url=url(port), oauth={}) as running:
             assert json.loads(await running.tool("grants")) == ["authorization_code", "refresh_token"]

@@ -1,0 +1,1 @@
+"""`linckia mcp search` and `linckia mcp install`: servers from a registry, and bundles."""
