@@ -135,6 +135,7 @@ class _Kernel:
             standbys=config.standbys,
             only_essential=config.only_mounts,
             cluster=config.cluster,
+            sources=config.sources,
         )
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)

@@ -67,6 +67,8 @@ class Store(msgspec.Struct, frozen=True):
     """Version of the database's schema; 0 if it has none, or another store states it."""
     rebuilt: bool = False
     """Whether the service rebuilds it if it is damaged, although backups include it."""
+    movable: bool = False
+    """Whether its pages may be on a server (`[sources]`)."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,8 +131,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     most: int = MAX_WORKERS
     """Maximum number of processes with `auto`."""
     one_per_gpu: bool = False
-    """Whether `auto` means one process for each GPU if there are any; more only if a measurement shows that they
-    help."""
+    """Whether `auto` means one process for each GPU if there are any; more only if they help when measured."""
 
 
 class ShortTable(msgspec.Struct, frozen=True):
@@ -164,8 +165,7 @@ class Supervised(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     memory_limit_bytes: int | None = None
-    """Limit for its own memory, including swap, excluding file-backed pages; above it the service is replaced. None: no
-    limit."""
+    """Limit for its own memory with swap, without file-backed pages; above it the service is replaced. None: none."""
     disk_limit_bytes: int | None = None
     """Limit for its own folder and deleted files it has open; above it the service is ended. None: no limit."""
     stall_s: float | None = None

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from kernel.configure import manifests
-from kernel.configure.config import REST_AFTER_S, ClusterSettings, ConfigError
+from kernel.configure.config import REST_AFTER_S, ClusterSettings, ConfigError, SourceSettings
 from kernel.configure.spec import Restart, ServiceSpec, ZygoteSpec
 from proto.host import extras
 from proto.host.machine import usable_cores
@@ -122,6 +122,7 @@ def pools(
     only_essential: bool = False,
     environment: Mapping[str, str] = os.environ,
     cluster: ClusterSettings | None = None,
+    sources: SourceSettings | None = None,
 ) -> dict[str, tuple[ServiceEntry, ...]]:
     """Return the processes of each served service, by its name; `settings` holds their tables. Raises ConfigError.
 
@@ -141,6 +142,9 @@ def pools(
         if not is_off and (entry.manifest.essential or not only_essential):
             followed = every if entry.manifest.watches else follows[entry.service]
             given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)
+            if sources is not None and sources.store != "local" and any(s.movable for s in entry.manifest.stores):
+                # Its process holds the data, or waits to take them over.
+                given = structs.replace(given, spec=structs.replace(given.spec, rests_after_s=None))
             on_cluster = cluster.services.get(entry.service) if cluster is not None else None
             if on_cluster is not None and (on_cluster.min is not None or on_cluster.max is not None):
                 found[entry.service] = elastic(given, on_cluster, own, rest_after_s or REST_AFTER_S)

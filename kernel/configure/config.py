@@ -22,6 +22,9 @@ REST_AFTER_S: Final = 300.0
 
 MCP_REGISTRY: Final = "https://registry.modelcontextprotocol.io"
 
+STANDS_BY: Final = "stands_by"
+"""Where a service says why it waits for its source database (`services.runtime.loop`)."""
+
 _SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|min|m|h|d|w)")
 _SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -81,6 +84,20 @@ class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return seconds(self.every) or 0.0
 
 
+class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[sources]`: where documents, conversations and memories themselves are."""
+
+    store: Literal["local", "postgres"] = "local"
+    """Where they are: local, in files of the data directory; or postgres, on a server, so that another kernel can take
+    over."""
+    dsn_env: str = "DATABASE_URL"
+    """Variable of the environment that has the connection string of the server."""
+    schema: Annotated[str, Meta(pattern="^[a-z_][a-z0-9_]{0,30}$")] = "linckia"
+    """Schema of the tables on the server."""
+    machine: str = ""
+    """Name of this kernel for people; by default the name of the host, and the data directory."""
+
+
 class AlertSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[alerts]`: what the operator is told without asking, on the page, as events, and at a webhook."""
 
@@ -130,6 +147,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     backup: BackupSettings | None = None
     chaos_module: str | None = None
     cluster: ClusterSettings | None = None
+    sources: SourceSettings = SourceSettings()
     services: dict[str, Layer] = {}
     mounts: dict[str, Layer] = {}
     """The tables of the mounted MCP servers that are enabled, with real paths."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import re
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +29,13 @@ from kernel.configure.config import Config, files_of, model_folders
 from kernel.configure.spec import ServiceSpec
 from proto.host.durable import replace_file
 from proto.json_types import Layer
-from proto.manifest import Manifest, Roots
+from proto.manifest import Keep, Manifest, Roots
 from proto.ops import Table
 from proto.wire.front import PATIENCE_S, PATIENCE_SETTING, FrontSettings, PromptFolder
 from proto.wire.launch import Confinement, LaunchConfig
+
+SOURCES: Final = "sources"
+"""Where a service finds what it is told about its source databases (`services.runtime.loop`)."""
 
 SESSION_KEY: Final = "session.key"
 """Name of the file in the data directory with the key that signs the ids of HTTP sessions."""
@@ -98,6 +103,11 @@ def session_key(data_dir: Path) -> str:
     return secret(data_dir, SESSION_KEY, "sessions over HTTP end")
 
 
+def sources_identity(data_dir: Path) -> str:
+    """Return by what a server knows the kernels of this data directory."""
+    return hashlib.sha256(f"sources {session_key(data_dir)}".encode()).hexdigest()[:32]
+
+
 def secret(data_dir: Path, name: str, loss: str) -> str:
     """Return a key in hexadecimal: created once, readable by the user only, and reused by later kernels.
 
@@ -144,6 +154,8 @@ class LaunchConfigs:
             settings = {**entry.table, "mount": entry.mount}
         passed_on = {name: config.services.get(service, {}) for name, service in manifest.told_settings.items()}
         settings = {**settings, **passed_on}
+        sources = self._sources(manifest)
+        settings = {**settings, **sources}
         roots = (*(tuple(map(str, config.roots)) if manifest.roots is not Roots.NONE else ()), *entry.follows)
         read_only = tuple(map(str, config.read_only_roots)) if manifest.roots is Roots.WRITE else roots
         writable = (*(root for root in roots if root not in read_only), *map(os.path.realpath, manifest.folders))
@@ -153,7 +165,7 @@ class LaunchConfigs:
         needed = filter(Path.exists, (*map(Path, weights), *entry.folders))
         closed = self._enclosed or users.unreachable(needed) is not None
         reads = entry.uses_roots or prompts or named or closed
-        network = manifest.network or bool(settings.get(manifest.network_by))
+        network = manifest.network or bool(settings.get(manifest.network_by)) or bool(sources)
         resolver = (*RESOLVER_FOLDERS, *_certificates()) if network else ()
         return LaunchConfig(
             service=spec.name,
@@ -168,7 +180,10 @@ class LaunchConfigs:
             denied_patterns=config.denied_patterns if entry.uses_roots or prompts else (),
             mode=mode,
             settings=settings,
-            environment=_named_variables(manifest, settings, network=network),
+            environment={
+                **_named_variables(manifest, settings, network=network),
+                **({(name := config.sources.dsn_env): os.environ[name]} if sources else {}),
+            },
             programs=manifest.programs,
             # Imported before confinement: an external package may be anywhere.
             ops_modules=self._ops_modules if spec.handoff else entry.ops_modules,
@@ -199,6 +214,20 @@ class LaunchConfigs:
                 folders=self.folders.identities if entry.uses_roots else (),
             ),
         )
+
+    def _sources(self, manifest: Manifest) -> Layer:
+        """Return what a service is told about source databases of its that are on a server."""
+        files = [store.path for store in manifest.stores if store.movable]
+        if self.config.sources.store == "local" or not files:
+            return {}
+        given, data_dir = self.config.sources, self.config.data_dir
+        return {
+            SOURCES: {
+                "dsn_env": given.dsn_env, "schema": given.schema, "kernel": sources_identity(data_dir),
+                "machine": given.machine or f"{socket.gethostname()}:{data_dir}", "databases": files,
+                "derived": [store.path for store in manifest.stores if store.keep is Keep.DERIVED],
+            }
+        }  # fmt: skip
 
     @functools.cached_property
     def _enclosed(self) -> bool:

@@ -16,7 +16,7 @@ import trio
 from kernel import VERSION
 from kernel.chronicle.audit import Audit, AuditEntry, now
 from kernel.chronicle.trends import Trends
-from kernel.configure.config import Config, ConfigError
+from kernel.configure.config import STANDS_BY, Config, ConfigError
 from kernel.configure.tokens import CannotRead, LiveTokens
 from kernel.control.handoff import Handoff
 from kernel.control.mounts import LiveMounts
@@ -239,7 +239,10 @@ class KernelOperations:
         settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
         # A mounted server that cannot start does not make the rest unready.
         own = (name for name in self.supervisor.plan.specs if name not in self.mounts)
-        return all(self.supervisor.state(name) in settled for name in own)
+        if not all(self.supervisor.state(name) in settled for name in own):
+            return False
+        # Another kernel serves what these stand by for.
+        return not any(STANDS_BY in self.supervisor.info(name) for name in self.supervisor.plan.specs)
 
     async def _mounts_after(self, params: ops.KernelMounts, caller: str) -> MountTable:
         return await self.mounts.after(params.version)

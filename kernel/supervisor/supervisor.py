@@ -10,7 +10,7 @@ import collections
 import logging
 import random
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 import trio
@@ -196,6 +196,11 @@ class Supervisor:
 
     def state(self, name: str) -> ServiceState:
         return self._state.children[name].state
+
+    def info(self, name: str) -> Mapping[str, str]:
+        """Return what the service's process says of itself."""
+        generation = self._generations.get(name)
+        return {} if generation is None else generation.info
 
     async def wait_for(self, name: str, states: Collection[ServiceState], *, after_generation: int = 0) -> ServiceState:
         """Wait until the service is in one of `states`, in a generation after `after_generation`; return the state."""

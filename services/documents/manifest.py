@@ -17,7 +17,7 @@ MANIFESTS = (
         models_of="embed",
         told_settings={"embedder": "embed"},
         stores=(
-            Store("packs.db", Keep.SOURCE, schema=PACKS_VERSION),
+            Store("packs.db", Keep.SOURCE, schema=PACKS_VERSION, movable=True),
             Store("index.db", Keep.DERIVED, schema=INDEX_VERSION),
         ),
     ),

@@ -13,7 +13,7 @@ MANIFESTS = (
         stall_s=STALL_S,
         memory_limit_bytes=GIB,
         rests=True,
-        stores=(Store("memory.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
+        stores=(Store("memory.db", Keep.SOURCE, schema=SCHEMA_VERSION, movable=True),),
         exports=(
             Export(
                 file="memories.jsonl",

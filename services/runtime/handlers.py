@@ -51,6 +51,9 @@ BACKGROUND_S = 0.1
 OF_FILES = "changes"
 """Where other services find the settings of `files`, which say what is kept of changes."""
 
+NOT_ITS_OWN = (OF_FILES, "sources")
+"""What else the kernel puts among a service's settings."""
+
 MAX_CHANGES_BYTES = 4 * 1024 * 1024
 """Size of the log of changes from which its records are taken over without being asked for."""
 COLLECT_AGAIN_S = 30.0
@@ -69,6 +72,7 @@ class Environment:
         data_dir: the service's own folder; it exists, and no other process opens its files.
         roots: the real paths below which files may be read or changed, and the exclusions below them.
         settings: the service's settings table, `[services.NAME]`, merged with the environment.
+        kernel: identity of this kernel, if others may take over the service's data; else empty.
         background: for tasks that live as long as the service. If one raises, the process ends and is restarted.
         ready: set once the service is ready; calls that it makes before fail.
         ending: set once the service should end; a call that only waits should then return what it has.
@@ -95,7 +99,8 @@ class Environment:
         self.service, self.generation, self.mode = launch.service, launch.generation, launch.mode
         self.data_dir = Path(launch.data_dir)
         self.roots = Roots.of(launch)
-        self.settings = {name: value for name, value in launch.settings.items() if name != OF_FILES}
+        self.settings = {name: value for name, value in launch.settings.items() if name not in NOT_ITS_OWN}
+        self.kernel = str(launch.settings.get("sources", {}).get("kernel", ""))
         self._of_files = launch.settings.get(OF_FILES, self.settings)
         self.changes: ChangeLog | None = None
         self._collect: Callable[[], Awaitable[object]] | None = None

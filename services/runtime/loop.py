@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +46,14 @@ STARVED_MS = 1000
 
 TOLD_AFTER_S = 1.1
 """Time after which a change of what `status` shows is sent without a ping. At work, a ping is earlier."""
+
+SOURCES, STANDS_BY = "sources", "stands_by"
+"""Where the kernel says that the source database is on a server, and where it finds why the process waits for it."""
+
+STANDS_BY_AFTER_S = 0.5
+"""How long calls wait for a process that waits for its source database; then it answers them."""
+
+WAITS_MS = 500
 
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges within a millisecond; after this time it is dead or has given up on this process."""
@@ -100,6 +108,9 @@ class ServiceLoop:
         """True if the process ends because it ran out of descriptors."""
         self._nursery: trio.Nursery | None = None
         """The nursery of the handlers; None while calls are refused."""
+        self._is_ready = False
+        self._waits = ""
+        """Why calls are refused although the process is READY: it waits for its data."""
 
     async def run(self, open_service: OpenService) -> None:
         """Serve until drained (returns) or until the link is closed (raises LinkClosed).
@@ -119,16 +130,24 @@ class ServiceLoop:
                 env.info(**self._info)
                 # The reader outlives the calls: cancellations and answers must still arrive while draining.
                 outer.start_soon(self._read, env, outer.cancel_scope)
+                if SOURCES in launch.settings and not await self._hold_sources(env, opened):
+                    open_service = _nothing
                 async with open_service(env) as handlers, trio.open_nursery() as calls:
-                    self._install(handlers)
+                    if open_service is not _nothing:
+                        self._install(handlers)
                     if env.keys is not None:
                         opened.push_async_callback(trio.to_thread.run_sync, env.keys.close)
                         # Not awaited: background tasks would make calls before this service is ready.
                         calls.start_soon(env.keys.recover)
                     self._nursery = calls
                     try:
-                        self._channel.post(frames.Ready(env.shown))
-                        self._told = env.shown
+                        if not self._is_ready:
+                            self._is_ready = True
+                            self._channel.post(frames.Ready(env.shown))
+                            self._told = env.shown
+                        elif self._waits:
+                            self._pong(0, env)
+                        self._waits = ""
                         env.ready.set()
                         background.start_soon(self._tell, env)
                         await self._drained.wait()
@@ -148,6 +167,51 @@ class ServiceLoop:
         self._channel.close()
         if self._link_lost:
             raise LinkClosed
+
+    async def _hold_sources(self, env: Environment, opened: contextlib.AsyncExitStack) -> bool:
+        """Wait until this process may use its source database, which is on a server.
+
+        Returns False if it was drained before.
+        """
+        from services.runtime.sources.holding import Holding, read
+
+        def tell(why: str) -> None:
+            env.info(**{STANDS_BY: why, "activity": why})
+            if self._nursery is None:
+                self._waits = why or "takes over"
+
+        launch = self._launch
+        holding = Holding(read(launch.settings[SOURCES]), launch.service, env.data_dir, tell)
+        opened.push_async_callback(trio.to_thread.run_sync, holding.server.close)
+        self._waits = "takes its data over"
+        async with trio.open_nursery() as nursery:
+
+            async def until_drained() -> None:
+                await self._drained.wait()
+                nursery.cancel_scope.cancel()
+
+            async def stand_by() -> None:
+                await trio.sleep(STANDS_BY_AFTER_S)
+                self._is_ready = True
+                self._channel.post(frames.Ready(env.shown))
+                self._told = env.shown
+                await self._tell(env)
+
+            nursery.start_soon(until_drained)
+            nursery.start_soon(stand_by)
+            await holding.take()
+            nursery.cancel_scope.cancel()
+        if not holding.is_held:
+            return False
+
+        def end(why: str) -> None:
+            env.ends_because = why
+            self._end(frames.Drain(0))
+
+        env.background.start_soon(holding.watch, end)
+        env.info(sources=f"{holding.where}, held by this kernel")
+        tell("")
+        return True
 
     async def give_back(self) -> None:
         """Release the service's idle memory."""
@@ -205,7 +269,11 @@ class ServiceLoop:
                 try:
                     self._begin(frame)
                 except errors.Unavailable as error:
-                    self._channel.post(frames.Unfinished(frame.id, begun=False, failure=error.failure))
+                    if self._waits:
+                        # No other process of this kernel could serve it.
+                        self._channel.post(frames.Fault(frame.id, error.failure))
+                    else:
+                        self._channel.post(frames.Unfinished(frame.id, begun=False, failure=error.failure))
                 except LinckiaError as error:
                     self._channel.post(frames.Fault(frame.id, error.failure))
             case frames.Return() | frames.Fault():
@@ -255,6 +323,8 @@ class ServiceLoop:
     def _begin(self, call: frames.Call) -> None:
         """Start the handler. Raises LinckiaError if it was not started."""
         if self._nursery is None or self._drain is not None:
+            if self._waits and self._drain is None:
+                raise errors.Unavailable(f"{self._launch.service} {self._waits}", retry_after_ms=WAITS_MS)
             state = "draining" if self._drain else "starting"
             raise errors.Unavailable(f"service {self._launch.service} is {state}")
         if (served := self._handlers.get(call.op)) is None:
@@ -341,3 +411,9 @@ class ServiceLoop:
         said = f"service {self._launch.service} ended{because} while serving {call.op}"
         ended = errors.Unavailable(said, executed=errors.Executed.MAYBE)
         return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(ended).failure)
+
+
+@contextlib.asynccontextmanager
+async def _nothing(env: Environment) -> AsyncIterator[Handlers]:
+    """Stand in for a service that is ended before it could begin."""
+    yield Handlers()

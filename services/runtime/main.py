@@ -37,7 +37,7 @@ from proto.wire.channel import Link, LinkClosed, SocketLink
 from proto.wire.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
 from services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
 from services.runtime.handlers import Prepare
-from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
+from services.runtime.loop import LINK_MESSAGE_BYTES, SOURCES, ServiceLoop
 from services.runtime.privileges import KernelGone, die_with, require_parent
 from services.runtime.sandbox import bound_files, bound_memory, bound_threads, confine, end_out_of_memory
 
@@ -143,7 +143,7 @@ async def _stand_by(
     prepare: Prepare | None = getattr(module, "prepare", None)
     if prepare is not None:
         try:
-            prepare(launch.settings)
+            prepare({name: value for name, value in launch.settings.items() if name != SOURCES})
         except Exception:  # noqa: BLE001  # the service's own start-up meets the error again and reports it
             _log.exception("%s cannot be prepared", launch.service)
     # Without this, a collection of everything just created would interrupt the first calls.

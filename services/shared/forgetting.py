@@ -38,6 +38,11 @@ class ForgettingFeed(SearchFeed):
         mine = (await self.database.read(_scrubs))[0]
         return await self.outbox.until(partial(self.database.read, lambda db: _scrubs(db)[1] >= mine), patience_s)
 
+    def taken_over(self, db: apsw.Connection) -> None:
+        super().taken_over(db)
+        # What was forgotten meanwhile is scrubbed here too.
+        request_scrub(db)
+
     async def take(self) -> Due | None:
         return await self.database.read(lambda db: self.due(db) or _scrub(db))
 

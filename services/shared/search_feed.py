@@ -32,6 +32,10 @@ MAX_DROPPED = 4096
 """Most groups that one call may delete."""
 
 
+_FED_BY = "fed_by"
+"""The setting that says which kernel fed the search last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """The next update for the search, and `settings` to store once it is delivered.
@@ -134,7 +138,26 @@ class SearchFeed(ABC):
     async def compare(self) -> None:
         of = self.collection
         theirs = set(await pages(lambda after: self.env.call(RetrieveGroups(collection=of, after=after))))
-        await self._drop(await self.database.write(lambda db: self.reconcile(db, theirs)))
+
+        def change(db: apsw.Connection) -> list[str]:
+            if self.env.kernel:
+                self._note_kernel(db)
+            return self.reconcile(db, theirs)
+
+        await self._drop(await self.database.write(change))
+
+    def _note_kernel(self, db: apsw.Connection) -> None:
+        """If another kernel fed the search last, which was its own, queue everything: here, any group may be old."""
+        found = db.execute("SELECT value FROM setting WHERE name=?", (_FED_BY,)).get
+        if found == self.env.kernel:
+            return
+        if found is not None:
+            self.taken_over(db)
+        db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (_FED_BY, self.env.kernel))
+
+    def taken_over(self, db: apsw.Connection) -> None:
+        """Queue everything, since another kernel fed its own search meanwhile."""
+        self.reconcile(db, set())
 
     async def take(self) -> Due | None:
         return await self.database.read(self.due)

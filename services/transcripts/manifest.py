@@ -40,6 +40,6 @@ MANIFESTS = (
         optional=True,
         # It delivers pending turns to the search first, then it may be stopped.
         rests=True,
-        stores=(Store("transcripts.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
+        stores=(Store("transcripts.db", Keep.SOURCE, schema=SCHEMA_VERSION, movable=True),),
     ),
 )

@@ -113,10 +113,8 @@ def _make(to: str, arguments: argparse.Namespace, settings: BackupSettings | Non
             f"{made.snapshot}: {counted(made.stores, 'store')}, {counted(made.files, 'file')}, {size(made.size)}, "
             f"of which {size(made.new)} were added to {made.to}; {how}; writers waited {made.held_ms:.0f} ms"
         )
-        if _has_server(arguments):
-            say(
-                "collections on the PostgreSQL server are not part of it; pg_dump, or the server's own backup, has them"
-            )
+        if on_server := _on_server(arguments):
+            say(f"{on_server} on the PostgreSQL server are not in it; pg_dump, or the server's own backup, has them")
     if not had_key and (arguments.data_dir / KEY).exists():
         complain(f"a key was made for this backup: {KEEP_IT}")
     return EXIT_INCOMPLETE if made.problems else 0
@@ -170,11 +168,16 @@ def _access(arguments: argparse.Namespace, settings: BackupSettings | None) -> A
     )
 
 
-def _has_server(arguments: argparse.Namespace) -> bool:
-    """Return whether collections may be on a PostgreSQL server."""
+def _on_server(arguments: argparse.Namespace) -> str:
+    """Return what may be on a PostgreSQL server."""
+    found = []
     with contextlib.suppress(ConfigError):
-        return bool(load(Flags(data_dir=arguments.data), os.environ).services.get("retrieve", {}).get("dsn_env"))
-    return False
+        config = load(Flags(data_dir=arguments.data), os.environ)
+        if config.sources.store != "local":
+            found.append("documents, conversations and memories")
+        if config.services.get("retrieve", {}).get("dsn_env"):
+            found.append("collections")
+    return " and ".join(found)
 
 
 def _program(packages: list[str]) -> Program:

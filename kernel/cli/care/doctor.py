@@ -26,7 +26,7 @@ from kernel.cli.settings.layers import Flags
 from kernel.cli.settings.loading import load
 from kernel.cli.status import backup
 from kernel.configure import tokens, users
-from kernel.configure.config import ConfigError
+from kernel.configure.config import STANDS_BY, ConfigError
 from proto.control.address import socket_path
 from proto.control.client import Client, ControlError, NoKernel
 from proto.control.terminal import show_answer
@@ -158,6 +158,7 @@ def _kernel(data_dir: Path, status: KernelStatus | ControlError) -> Iterator[Fin
     else:
         yield Finding("kernel", Verdict.OK, found)
     yield from damages(status.services, status.backup)
+    yield from sources(status.services)
     yield audit_finding(status.audit)
     yield backup_finding(status.backup)
 
@@ -180,6 +181,16 @@ def damages(services: Sequence[ServiceStatus], state: BackupStatus | None = None
     for service in services:
         if said := service.info.get(DAMAGE):
             yield Finding(service.name, Verdict.BAD, said, f"or restore --replace from {whence}")
+
+
+def sources(services: Sequence[ServiceStatus]) -> Iterator[Finding]:
+    """Yield where source data are that are on a server, and who holds them."""
+    for service in services:
+        waits, held = service.info.get(STANDS_BY, ""), service.info.get("sources", "")
+        if waits.startswith("waits"):
+            yield Finding(service.name, Verdict.BAD, waits, "start the PostgreSQL server, and check [sources]")
+        elif waits or held:
+            yield Finding(service.name, Verdict.OK, waits or held)
 
 
 def audit_finding(state: AuditStatus | None) -> Finding:

@@ -26,6 +26,7 @@ from kernel.configure.config import (
     BackupSettings,
     ClusterSettings,
     ConfigError,
+    SourceSettings,
 )
 from proto.json_types import Layer
 from proto.manifest import ShortTable
@@ -98,6 +99,7 @@ class LayerSettings(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Prompts = Prompts()
     cluster: ClusterSettings | None = None
     """Other machines that run stateless services; null: none."""
+    sources: SourceSettings = SourceSettings()
     services: dict[str, Layer] = {}
     """Tables of single services; see below."""
     mcp: dict[str, object] = {}

@@ -35,6 +35,7 @@ from kernel.configure.config import (
     ClusterSettings,
     Config,
     ConfigError,
+    SourceSettings,
     files_of,
     is_remote,
     model_folders,
@@ -78,7 +79,7 @@ PLAIN = (
 )
 """Settings that are used as they are written."""
 
-TABLES = ("alerts", "audit", "chaos")
+TABLES = ("alerts", "audit", "chaos", "sources")
 """Tables whose settings are merged one by one."""
 
 
@@ -162,6 +163,7 @@ def load(flags: Flags, environment: Mapping[str, str], texts: Mapping[Path, str]
         backup=backup,
         chaos_module=_injector(msgspec.convert(tables["chaos"], ChaosSettings)),
         cluster=_cluster(cluster),
+        sources=_sources(msgspec.convert(tables["sources"], SourceSettings), environment),
         services=services,
         mounts=merged,
         disabled_mounts=mounts.disabled(),
@@ -196,6 +198,20 @@ def _alerts(alerts: AlertSettings) -> AlertSettings:
         # It is not quoted, as its path may be a secret.
         raise ConfigError("settings: alerts.webhook must be an http or https URL without a fragment")
     return alerts
+
+
+def _sources(sources: SourceSettings, environment: Mapping[str, str]) -> SourceSettings:
+    """Return `[sources]` after checking that the server can be found. Raises ConfigError."""
+    if sources.store == "local":
+        return sources
+    if not extras.is_installed(extras.POSTGRES):
+        raise ConfigError(
+            f"settings: sources.store is {sources.store!r}, which needs a library; install it with "
+            f"`{extras.command_for(extras.POSTGRES)}`"
+        )
+    if not environment.get(sources.dsn_env):
+        raise ConfigError(f"settings: sources.dsn_env names {sources.dsn_env}, which is not set in the environment")
+    return sources
 
 
 def _injector(chaos: ChaosSettings) -> str | None:

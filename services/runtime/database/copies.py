@@ -31,7 +31,7 @@ def copy_before_migration(connection: apsw.Connection, path: Path, version: int)
     Raises apsw.Error or OSError if the disk cannot take it or a page is damaged.
     """
     part = path.with_name(f"{path.name}.before-v{version}.part")
-    mode = stat.S_IMODE(path.stat().st_mode)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
     os.close(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, mode))
     try:
         with contextlib.closing(apsw.Connection(str(part))) as copy:

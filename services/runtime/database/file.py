@@ -8,6 +8,7 @@ be read; the rest raises `Damaged`, which names the file and the remedy.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import threading
@@ -21,7 +22,7 @@ import trio
 from proto.errors import OperationError, Unavailable
 from proto.host.durable import sync_folder
 from services.runtime import keyed
-from services.runtime.database import copies
+from services.runtime.database import copies, elsewhere
 from services.runtime.database.schema import Kind, Schema, UnknownVersion
 from services.runtime.storage import Damaged, disk_full
 
@@ -76,6 +77,8 @@ class DatabaseFile:
             OSError, apsw.CantOpenError: the file cannot be opened, or a damaged one cannot be set aside.
         """
         self.path = path
+        self.elsewhere = elsewhere.files.get(path)
+        """Where the pages are, if they are not in the file."""
         self.kind = kind
         self.keeps_keys = keeps_keys
         self.rebuilt = ""
@@ -115,6 +118,8 @@ class DatabaseFile:
 
     def size_bytes(self) -> int:
         """Return the size of the database including its log."""
+        if self.elsewhere is not None:
+            return self.elsewhere.size
         files = [self.path, self._beside("-wal")]
         return sum(file.stat().st_size for file in files if file.exists())
 
@@ -228,13 +233,13 @@ class DatabaseFile:
         return self._writer
 
     def _open(self) -> None:
-        fresh = not self.path.exists()
+        fresh = self.elsewhere is None and not self.path.exists()
         if fresh:
             # Create it readable by its owner only; SQLite gives its logs the same mode.
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:
-            connection.pragma("journal_mode", "wal")
+            connection.pragma("journal_mode", "wal" if self.elsewhere is None else "memory")
             connection.pragma("journal_size_limit", LOG_BYTES)
             if self.kind is Kind.SOURCE or self._schema.keeps:
                 if self._schema.is_behind(connection):
@@ -259,13 +264,18 @@ class DatabaseFile:
         for name, file in self._attached.items():
             file._opened()
             with file._swap:
-                connection.execute(f"ATTACH ? AS {name}", (str(file.path),))
+                place = str(file.path) if self.elsewhere is None else f"{file.path.as_uri()}?vfs=unix"
+                connection.execute(f"ATTACH ? AS {name}", (place,))
                 connection.execute(f"SELECT 1 FROM {name}.sqlite_schema LIMIT 1").fetchall()
         connection.pragma("query_only", True)
         return connection
 
     def _connect(self, flags: int) -> apsw.Connection:
-        connection = apsw.Connection(str(self.path), flags=flags, statementcachesize=256)
+        vfs = None
+        if self.elsewhere is not None:
+            # Others are attached by their addresses.
+            vfs, flags = elsewhere.VFS, flags | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(str(self.path), flags=flags, vfs=vfs, statementcachesize=256)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             connection.pragma("synchronous", "full")
@@ -285,13 +295,20 @@ class DatabaseFile:
         """Turn disk errors and damaged pages into failures that a caller can act on."""
         generation = self.generation
         try:
+            if self.elsewhere is not None:
+                self.elsewhere.check()
             yield
+            if self.elsewhere is not None:
+                # Another machine may have changed it meanwhile.
+                self.elsewhere.check()
         except DAMAGE as error:
             if getattr(error, "extendedresult", 0) == apsw.SQLITE_CORRUPT_VTAB:
                 # A full-text index is damaged: its owner rebuilds it from the tables.
                 raise
             raise self._damaged(error, generation) from error
         except DISK as error:
+            if self.elsewhere is not None and self.elsewhere.failure is not None:
+                raise copy.copy(self.elsewhere.failure) from error
             raise disk_full(error, self.path) or error from error
 
     def _damaged(self, error: Exception, generation: int) -> OperationError | Unavailable:
