@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from services.runtime.sandbox import has_seccomp, landlock_version
-from tests.system.cli.clients import command, linckia
+from tests.system.cli.clients import LINCKIA, command, environment, linckia
 from tests.system.cli.test_terminal import terminal
 from tests.system.mounts.mounting import SERVER, call
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
@@ -104,6 +104,29 @@ def test_a_secret_is_asked_for_without_showing_it_and_a_no_changes_nothing(
             assert shown.process.wait(30) in (1, 130)
             assert b"hush-hush" not in shown.written
     assert _settings(kernel) == before
+
+
+def test_an_install_that_is_killed_while_it_unpacks_leaves_nothing_behind(tmp_path: Path) -> None:
+    data, bundles = tmp_path / "data", tmp_path / "data" / "mcp" / "bundles"
+    start = {"command": "python3", "args": ["${__dirname}/server.py"], "env": {"API_KEY": "hush-hush"}}
+    server = {"type": "python", "entry_point": "server.py", "mcp_config": start}
+    manifest = {"manifest_version": "0.3", "name": "large", "version": "1.0.0", "server": server}
+    with zipfile.ZipFile(tmp_path / "large.mcpb", "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+        archive.write(SERVER, "server.py")
+        for number in range(5000):
+            archive.writestr(f"more/{number}", "x")
+    install = ("mcp", "install", str(tmp_path / "large.mcpb"), "--yes", "--no-test")
+    killed = subprocess.Popen([*LINCKIA, *install], env=environment(data), cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    wait_until(lambda: [*bundles.glob("*.new/more/1*")])
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert not (data / "linckia.toml").exists()
+    done = linckia(data, *install)
+    assert (done.returncode, done.stderr) == (0, "")
+    (folder,) = (path for path in bundles.iterdir() if path.is_dir())
+    assert len([*folder.glob("more/*")]) == 5000
+    assert (data / "mcp" / "large.env").read_text() == "API_KEY=hush-hush\n"
 
 
 def _listens(port: int) -> bool:

@@ -136,8 +136,10 @@ async def test_a_token_that_the_server_no_longer_accepts_leads_to_a_login(tmp_pa
         async with logged_in(tmp_path, port, client_id="public"):
             pass
         _change(tmp_path, tokens={**_kept(tmp_path)["tokens"], "access_token": "expired"}, expires_at=1e11)
-        async with logged_in(tmp_path, port, client_id="public") as running:
+        back = free_port()
+        async with logged_in(tmp_path, port, client_id="public", redirect_port=back) as running:
             assert await running.tool("echo", {"a": 1}) == '{"a": 1}'
+        assert _kept(tmp_path)["port"] == back
 
 
 @pytest.mark.parametrize(
