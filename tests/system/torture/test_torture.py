@@ -68,6 +68,7 @@ def test_a_good_server_has_no_fault(tmp_path: Path) -> None:
     assert not report["notes"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(tmp_path: Path, fault: str) -> None:
     storms, kind = FAULTS[fault]
