@@ -67,7 +67,9 @@ def _made(
             os.nice(10)
         name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
         taken = set() if isinstance(target, Archive) else set(target.names())
-        name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in taken)
+        # A name is never used again, even if somebody has removed its snapshot.
+        used = taken | {last}
+        name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in used)
         files: list[File] = []
         pieces = list(moment.pieces)
         done, total = 0, sum(piece.size for piece in pieces)
