@@ -42,12 +42,9 @@ _IDENTIFIERS: Final = {
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+!_-]*")
 _RANGE = re.compile(r"latest|.*[*^~<>=|, ].*|.*\.x", re.IGNORECASE)
 
-_PUBLIC: Final = {
-    "npm": "https://registry.npmjs.org",
-    "pypi": "https://pypi.org",
-    "oci": "https://docker.io",
-    "nuget": "https://api.nuget.org",
-}
+_PUBLIC: Final = {"npm": ("npmjs", "org"), "pypi": ("pypi", "org"), "oci": ("docker", "io"), "nuget": ("nuget", "org")}
+"""The domains of the registries that runners use anyway, or of which the user has set a mirror."""
+
 _INDEX_OPTIONS: Final = {"npm": "--registry", "uvx": "--default-index", "pipx": "--index-url", "nuget": "--source"}
 
 _REFERENCE = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
@@ -154,10 +151,11 @@ def _start(package: Package, runner: str) -> list[str]:
     base, option = package.registry_base_url.rstrip("/"), _INDEX_OPTIONS.get(runner, "")
     option = option or _INDEX_OPTIONS.get(package.registry_type, "")
     index: list[str] = []
-    if option and base and base != _PUBLIC[package.registry_type] and not base.startswith("https://api.nuget.org/"):
+    if option and base:
         if not is_url(base):
             raise Failed(f"`registryBaseUrl` {one_line(base)!r} is no address")
-        index = [f"{option}={base}"]
+        host = re.split(r"[/:@?#]", base.partition("://")[2])[0]
+        index = [f"{option}={base}"] if tuple(host.split(".")[-2:]) != _PUBLIC[package.registry_type] else []
     if runner == "npx":
         return ["-y", *index]
     if runner == "uvx":

@@ -13,6 +13,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 OFFICIAL = "io.modelcontextprotocol.registry/official"
 
+
+def public(*labels: str) -> str:
+    """The address of a public registry."""
+    return f"https://{'.'.join(labels)}"
+
+
 NPM = {
     "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
     "name": "io.github.user/weather",
@@ -23,7 +29,7 @@ NPM = {
     "packages": [
         {
             "registryType": "npm",
-            "registryBaseUrl": "https://registry.npmjs.org",
+            "registryBaseUrl": public("registry", "npmjs", "org"),
             "identifier": "@user/weather-mcp",
             "version": "1.2.3",
             "runtimeHint": "npx",
@@ -48,7 +54,7 @@ PYPI = {
     "packages": [
         {
             "registryType": "pypi",
-            "registryBaseUrl": "https://pypi.org",
+            "registryBaseUrl": public("pypi", "org"),
             "identifier": "mcp-server-time",
             "version": "2026.10.19",
             "runtimeHint": "uvx",
