@@ -12,13 +12,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import venv
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SUMS = "SHA256SUMS"
+TOOLS = ("setuptools==84.2.1", "cyclonedx-bom==7.5.0")
+"""Exact versions, since another setuptools may write other bytes."""
+
 BUILD = (
     "import sys; sys.path.insert(0, 'scripts'); import build_backend as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 )
@@ -93,10 +95,9 @@ def release(to: Path) -> None:
         raise ReleaseFailed(f"{to} is not empty: name another folder, or empty it")
     if changed := run("git", "status", "--porcelain", "--untracked-files=no"):
         print(f"release: not committed, so not in it:\n{changed}", end="", file=sys.stderr)
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["release"]
     with tempfile.TemporaryDirectory(prefix="linckia-release-") as held:
         work = Path(held)
-        python = environment(work / "tools", *needed)
+        python = environment(work / "tools", *TOOLS)
         sdist, wheel = archives(python, work)
         made = [sdist, wheel, materials(python, wheel, work)]
         to.mkdir(parents=True, exist_ok=True)
