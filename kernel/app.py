@@ -192,7 +192,7 @@ class _Kernel:
             supervisor=self.supervisor, replace_table=self._replace_table, read_settings=read_settings,
         )  # fmt: skip
         self.manager = ServiceManager()
-        self.schedule = Schedule(config.data_dir, config.backup)
+        self.schedule = Schedule(config)
         key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
         self.mandates = Mandates(bytes.fromhex(key), self.tokens.of)
         self.trends = Trends(config.data_dir, self._deaths)

@@ -253,7 +253,10 @@ def _backups(command: AddCommand) -> None:
     backup.add_argument("--key", action="store_true", help="print the key of encrypted backups")
     backup.add_argument("--encrypt", action="store_true", help="encrypt in a folder too; remote places always are")
     backup.add_argument("--append-only", action="store_true", help="never remove or overwrite anything in TARGET")
+    # The kernel's own process may not ask the kernel what it serves.
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
+    backup.add_argument("--served-root", action="append", help=argparse.SUPPRESS)
+    backup.add_argument("--served-package", action="append", help=argparse.SUPPRESS)
     _access(backup)
     add_json(backup)
     restore = command("restore", "care.backup.restore", "restore a data directory from a backup", RESTORE_EPILOG)

@@ -6,12 +6,11 @@ import logging
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import trio
 
-from kernel.configure.config import BackupSettings
+from kernel.configure.config import Config
 from proto.backup import Outcome, known
 from proto.names import module
 from proto.ops.kernel import BackupStatus
@@ -28,9 +27,13 @@ _log = logging.getLogger("linckia.kernel")
 class Schedule:
     """Makes backups according to the settings."""
 
-    def __init__(self, data_dir: Path, settings: BackupSettings | None) -> None:
-        self._data_dir = data_dir
-        self._settings = settings
+    def __init__(self, config: Config) -> None:
+        self._data_dir = config.data_dir
+        self._settings = config.backup
+        self._served = [
+            *(f"--served-root={root}" for root in config.roots),
+            *(f"--served-package={package}" for package in config.packages),
+        ]
         self._turn = trio.Lock()
         self._unnoted: Outcome | None = None
         """Outcome of a backup that could not record it itself."""
@@ -71,7 +74,7 @@ class Schedule:
         async with self._turn:
             command = [sys.executable, "-P", "-m", module("kernel.cli"), "backup", self._settings.to, "--background"]
             command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
-            command += self._how()
+            command += [*self._how(), *self._served]
             began = time.time()
             ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
             found = await self.latest() or Outcome(to=self._settings.to, at=0)

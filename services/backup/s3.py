@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import datetime
 import os
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,8 @@ class S3:
         settings: Any = _settings()
         if endpoint:
             settings["endpoint"] = endpoint
+        if (given := settings.get("endpoint", "")) and not is_address(given):
+            raise BackupFailed(f"the endpoint {given} is no address such as https://s3.example.org")
         retry: Any = {"max_retries": 5, "retry_timeout": datetime.timedelta(seconds=RETRY_S)}
         try:
             self._store = S3Store(
@@ -68,6 +71,9 @@ class S3:
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield from ((each["path"], each["size"]) for each in page)
         except (BaseError, FileNotFoundError) as error:
+            # The library has no error of its own for this; a folder without objects is an empty list.
+            if " 404 Not Found" in str(error):
+                raise lost(self.name, "there is no such bucket") from None
             raise self._failure(error) from None
 
     def delete(self, path: str) -> None:
@@ -87,6 +93,15 @@ class S3:
         if isinstance(error, NotFoundError | FileNotFoundError):
             return lost(self.name, "there is no such bucket")
         return lost(self.name, _told(error))
+
+
+def is_address(text: str) -> bool:
+    """Return whether this is the address of a server: the library panics at others."""
+    try:
+        url = urllib.parse.urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:
+        return False
 
 
 def _told(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -112,15 +113,18 @@ def _options(arguments: argparse.Namespace) -> Options:
     write = _call("--write", arguments.write) if arguments.write else None
     if write is not None and MARK not in json.dumps(write.arguments):
         raise Usage('--write needs `$ID` in its arguments, as in: --write \'add_note {"text": "$ID"}\'')
-    if arguments.seconds <= 0 or arguments.limit <= 0:
-        raise Usage("--seconds and --limit are more than 0")
+    for name, number in (("--seconds", arguments.seconds), ("--limit", arguments.limit)):
+        if not 0 < number < math.inf:
+            raise Usage(f"{name} is {number:g}; it must be a number greater than 0")
     only = _storms(arguments.only) if arguments.only else list(STORMS)
     skip = _storms(arguments.skip) if arguments.skip else []
+    if not (storms := [name for name in only if name not in skip]):
+        raise Usage(f"--only and --skip leave no storm; there are {', '.join(STORMS)}")
     return Options(
         command=arguments.server,
         seed=random.randrange(1_000_000) if arguments.seed is None else arguments.seed,
         seconds=arguments.seconds,
-        storms=[name for name in only if name not in skip],
+        storms=storms,
         limit_s=arguments.limit,
         calls=[_call("--call", text) for text in arguments.call],
         write=write,

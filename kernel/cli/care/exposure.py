@@ -31,7 +31,7 @@ def require_out_of_reach(to: Path | None, arguments: argparse.Namespace, what: s
     to = to and to.expanduser().resolve()
     packages: list[str] = []
     for data in _data_dirs(arguments):
-        served, loaded = _served(data)
+        served, loaded = _served(data, arguments if data == arguments.data else None)
         if data == arguments.data:
             packages = loaded
         if to and (root := next((root for root in sorted(served) if to.is_relative_to(root)), None)):
@@ -51,12 +51,18 @@ def _data_dirs(arguments: argparse.Namespace) -> Iterator[str | None]:
         yield None
 
 
-def _served(data: str | None) -> tuple[set[Path], list[str]]:
-    """Return the roots of the settings and of a running kernel, and the external packages of that."""
+def _served(data: str | None, arguments: argparse.Namespace | None) -> tuple[set[Path], list[str]]:
+    """Return the roots of the settings and of a running kernel, and the external packages of that.
+
+    A kernel that runs the command itself says them in the arguments, since it admits none of its own processes.
+    """
     roots: set[Path] = set()
     packages: list[str] = []
     with contextlib.suppress(ConfigError):
         roots.update(load(Flags(data_dir=data), os.environ).roots)
+    if getattr(arguments, "background", False):
+        assert arguments is not None
+        return roots | set(map(Path, arguments.served_root or ())), arguments.served_package or []
     with contextlib.suppress(ControlError), Client(find_data_dir(data, os.environ)) as client:
         status = client.call(KernelStatusParams())
         roots.update(map(Path, status.roots))

@@ -32,8 +32,8 @@ async def _storm(options: Options, report: Report) -> None:
             storm.told = complain
         try:
             await storm.run(STEPS)
-        except Useless:
-            pass
+        except Useless as error:
+            report.refused = str(error)
         finally:
             storm.tell()
             nursery.cancel_scope.cancel()
@@ -63,6 +63,9 @@ def main() -> int:
         trio.run(_storm, options, report)
     finally:
         guardian.end_all()
+    if report.refused:
+        complain(report.refused)
+        return CANNOT
     show(report, as_json=options.json)
     if report.interrupted:
         return INTERRUPTED

@@ -81,6 +81,8 @@ class Report(msgspec.Struct, kw_only=True):
     slowest_turn_s: float = 0.0
     """The longest time in which this program itself did not run: a busy machine."""
     interrupted: bool = False
+    refused: str = ""
+    """Which option the server cannot serve; nothing else is reported then."""
     faults: list[Fault] = msgspec.field(default_factory=list)
 
     def add(self, kind: str, storm: str, example: str, how: str) -> None:

@@ -31,7 +31,7 @@ Step = Callable[["Storm"], Awaitable[None]]
 
 
 class Useless(Exception):
-    """The server cannot be started, or not be used."""
+    """The server cannot be started, or not be used; the text, if there is one, says which option is wrong."""
 
 
 @dataclass
@@ -79,6 +79,12 @@ class Storm:
     async def run(self, steps: dict[str, Step]) -> None:
         """Make all storms, then some again until the time is over. Raises Useless."""
         began = time.monotonic()
+        try:
+            await self._run(steps, began)
+        finally:
+            self.report.seconds = round(time.monotonic() - began, 1)
+
+    async def _run(self, steps: dict[str, Step], began: float) -> None:
         await self._begin()
         order = [name for name in steps if name in self.options.storms]
         self.chance.shuffle(order)
@@ -91,7 +97,6 @@ class Storm:
             await self._step(name, steps[name])
             turns += 1
         await self._finish()
-        self.report.seconds = round(time.monotonic() - began, 1)
 
     async def _step(self, name: str, step: Step) -> None:
         self.now, self.doing = name, name
@@ -178,6 +183,9 @@ class Storm:
         if not missing:
             self._settle_counts(client)
             return True
+        if client.process.ended.is_set():
+            await self._judge_end(client)
+            return False
         lives = False
         with trio.move_on_after(2 * self.options.limit_s):
             with contextlib.suppress(Gone):
@@ -286,10 +294,18 @@ class Storm:
 
     async def _chosen(self, client: Client) -> list[Probe]:
         tools = await self._tools(client)
+        write, read = self.options.write, self.options.read
+        named = [("--call", call) for call in self.options.calls]
+        named += [(option, call) for option, call in (("--write", write), ("--read", read)) if call is not None]
+        for option, call in named:
+            if call.tool not in tools:
+                raise Useless(f"{option}: the server has no tool {call.tool!r}; it has {', '.join(tools) or 'none'}")
         if self.options.calls:
             return [Probe(call, tools.get(call.tool, {}).get("inputSchema")) for call in self.options.calls]
         chosen = []
         for name, tool in tools.items():
+            if write is not None and name == write.tool:
+                continue
             hints = tool.get("annotations")
             if not (isinstance(hints, dict) and hints.get("readOnlyHint") is True):
                 self.report.not_tried.append(f"{name}: not marked as read-only")

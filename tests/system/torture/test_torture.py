@@ -103,3 +103,26 @@ def test_nothing_is_left_when_the_storm_is_killed_or_interrupted(tmp_path: Path)
         for end in ends:
             assert select.select([end], [], [], LIMIT_S)[0], "a process was left over"
             os.close(end)
+
+
+def test_an_option_that_cannot_be_used_is_named_and_nothing_is_stormed(tmp_path: Path) -> None:
+    for options, said in (
+        (("--seconds", "nan"), "--seconds is nan"),
+        (("--limit", "inf"), "--limit is inf"),
+        (("--only", "kills", "--skip", "kills"), "leave no storm"),
+        (("--call", "nosuch {}"), "--call: the server has no tool 'nosuch'"),
+        (("--write", 'nosuch {"text": "$ID"}', "--read", "lines {}"), "--write: the server has no tool 'nosuch'"),
+    ):
+        done = subprocess.run(
+            command(*options, server=planted(tmp_path)), capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_death_is_found_though_a_child_holds_stdout_open(tmp_path: Path) -> None:
+    bad = planted(tmp_path, "bad_text")
+    held = f"import os, subprocess; subprocess.Popen(['sleep', '300']); os.execv({bad[0]!r}, {list(bad)!r})"
+    report = tortured("--only", "rubbish", "--limit", "3", server=(sys.executable, "-c", held), code=1)
+    assert {each["kind"] for each in report["faults"]} == {"died"}, report["faults"]

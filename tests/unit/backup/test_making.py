@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kernel.cli.care import data_format
+from kernel.configure.config import Config
 from kernel.control.schedule import Schedule
 from proto import backup as outcomes
 from proto.backup import BackupFailed, File, Manifest
@@ -221,7 +222,7 @@ def test_the_status_of_backups_survives_nonsense(data: Path, tmp_path: Path) -> 
 async def test_a_mistyped_destination_does_not_hide_existing_backups(tmp_path: Path) -> None:
     good, wrong = outcomes.Outcome(to="/there", at=1, succeeded=1), outcomes.Outcome(to="/tehre", at=2, error="no")
     outcomes.note(tmp_path, wrong)
-    latest = Schedule(tmp_path, None).latest
+    latest = Schedule(Config(data_dir=tmp_path)).latest
     assert await latest() == wrong
     outcomes.note(tmp_path, good)
     outcomes.note(tmp_path, wrong)
