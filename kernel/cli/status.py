@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from kernel.configure.config import STANDS_BY
 from proto.control.terminal import Cell, connect, counted, duration, escaped, say, show_json, show_table, size
 from proto.host.gpu import GPU, GpuFigures
 from proto.mounts import ACTIVITY
@@ -215,8 +216,8 @@ def trend(one: Trend) -> list[Cell]:
     ]
 
 
-_UNSHOWN = ("confined",)
-"""Service info shown only with `--json`: it is long and mostly the same for all services."""
+_UNSHOWN = ("confined", STANDS_BY)
+"""Service info shown only with `--json`: it is long and mostly the same for all services, or said in another way."""
 
 
 def _note(service: ServiceStatus) -> str:

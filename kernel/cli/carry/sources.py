@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
                     say(f"{said}, compared")
                     moved.append(service)
     except CannotHold as error:
-        raise Failed(f"{error}; stop it first: linckia stop") from None
+        raise Failed(str(error)) from None
     except moving.Cannot as error:
         raise Failed(str(error)) from None
     if not moved:
