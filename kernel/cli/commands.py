@@ -255,6 +255,7 @@ def _backups(command: AddCommand) -> None:
     backup.add_argument("--append-only", action="store_true", help="never remove or overwrite anything in TARGET")
     # The kernel's own process may not ask the kernel what it serves.
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
+    backup.add_argument("--continuous", metavar="SECONDS", type=float, help=argparse.SUPPRESS)
     backup.add_argument("--served-root", action="append", help=argparse.SUPPRESS)
     backup.add_argument("--served-package", action="append", help=argparse.SUPPRESS)
     _access(backup)

@@ -72,6 +72,8 @@ class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether backups in a folder are encrypted; those in remote places always are."""
     append_only: bool = False
     """Whether nothing is ever removed or overwritten, so that the credentials need not permit it."""
+    continuous: bool = False
+    """Whether changes are sent within seconds; `every` is then the interval between the snapshots that are kept."""
     passphrase_file: str = ""
     """File with a passphrase, from which the backup can be read without the key."""
 

@@ -18,6 +18,9 @@ from proto.ops.kernel import BackupStatus
 AGAIN_S = 600.0
 """Delay after a failure, unless the next backup is due earlier."""
 
+BEHIND_S = 60.0
+"""Age of what continuous backups have sent last that counts as an interval for alerts."""
+
 LOOK_S = 60.0
 """Maximum sleep before the clock, which may have been set, is read again."""
 
@@ -42,6 +45,10 @@ class Schedule:
         """Make backups until cancelled; return at once if the settings name no destination."""
         if self._settings is None:
             return
+        while self._settings.continuous:
+            ended = await self._backup("--continuous", str(self._settings.every_s))
+            _log.error("continuous backups ended, and begin again: %s", self._why(ended))
+            await trio.sleep(LOOK_S / 4)
         while True:
             if (left := self._due(await self.latest()) - time.time()) > 0:
                 await trio.sleep(min(left, LOOK_S))
@@ -58,7 +65,7 @@ class Schedule:
     async def status(self) -> BackupStatus | None:
         """Return the latest backup's status for clients; None if there is no backup and none is scheduled."""
         settings, found = self._settings, await self.latest()
-        every_s = None if settings is None else settings.every_s
+        every_s = None if settings is None else BEHIND_S if settings.continuous else settings.every_s
         if found is None:
             return None if settings is None else BackupStatus(to=settings.to, every_s=every_s)
         age_s = None if found.succeeded is None else max(0.0, time.time() - found.succeeded)
@@ -72,22 +79,29 @@ class Schedule:
         if self._settings is None:
             return None
         async with self._turn:
-            command = [sys.executable, "-P", "-m", module("kernel.cli"), "backup", self._settings.to, "--background"]
-            command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
-            command += [*self._how(), *self._served]
             began = time.time()
-            ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
+            ended = await self._backup()
             found = await self.latest() or Outcome(to=self._settings.to, at=0)
             if found.at < began:
                 # It was killed, or could not even record why it failed.
-                said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-                why = said.removeprefix("linckia: ") or f"its process ended with {ended.returncode}"
-                found = self._unnoted = msgspec.structs.replace(found, at=began, error=why)
+                found = self._unnoted = msgspec.structs.replace(found, at=began, error=self._why(ended))
             if found.error:
                 _log.error("no backup was made: %s", found.error)
             else:
                 _log.info("backup %s to %s", found.snapshot, found.to)
             return found
+
+    async def _backup(self, *more: str) -> subprocess.CompletedProcess[bytes]:
+        """Run `linckia backup` to its end."""
+        assert self._settings is not None
+        command = [sys.executable, "-P", "-m", module("kernel.cli"), "backup", self._settings.to, "--background"]
+        command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
+        command += [*self._how(), *self._served, *more]
+        return await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
+
+    def _why(self, ended: subprocess.CompletedProcess[bytes]) -> str:
+        said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return said.removeprefix("linckia: ") or f"its process ended with {ended.returncode}"
 
     def _how(self) -> list[str]:
         """Return the options for the destination; a passphrase is named by its file, and never in the command."""

@@ -7,6 +7,7 @@ is not a supervised service and has no manifest: a command-line process, with or
 
 from services.backup.making import backup
 from services.backup.restoring import restore
+from services.backup.streaming import continuous
 from services.backup.target import key, snapshots, verify
 
-__all__ = ["backup", "key", "restore", "snapshots", "verify"]
+__all__ = ["backup", "continuous", "key", "restore", "snapshots", "verify"]

@@ -48,7 +48,7 @@ def backup(
             last = before.snapshot if before else ""
             made = _made(data_dir, to, program, target, keep, last, background=background, on_progress=on_progress)
     except (BackupFailed, OSError) as error:
-        _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
+        _note(data_dir, to, began, before, error=(why := in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
     except BaseException as error:
         _note(data_dir, to, began, before, error=f"interrupted ({type(error).__name__})")
@@ -65,11 +65,9 @@ def _made(
         if background:
             # Not earlier, since writers were waiting.
             os.nice(10)
-        name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
         taken = set() if isinstance(target, Archive) else set(target.names())
         # A name is never used again, even if somebody has removed its snapshot.
-        used = taken | {last}
-        name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in used)
+        name = new_name(moment.at, taken | {last})
         files: list[File] = []
         pieces = list(moment.pieces)
         done, total = 0, sum(piece.size for piece in pieces)
@@ -78,16 +76,12 @@ def _made(
                 on_progress(done, total)
             done += piece.size
             try:
-                files.append(_copied(piece, target))
+                files.append(copied(piece, target))
             except Unreadable as error:
                 moment.left_out(piece.path, str(error))
-        problems = moment.problems
-        target.commit(
-            Manifest(
-                format=FORMAT, version=program.version, data_format=program.data_format, id=name, at=moment.at,
-                data_dir=str(data_dir), schemas=moment.schemas, problems=problems, files=files,
-            )
-        )  # fmt: skip
+        manifest = described(moment, program, data_dir, name, files)
+        problems = manifest.problems
+        target.commit(manifest)
         if isinstance(target, Sealed) and last and last not in taken:
             problems.append(f"the snapshot {last} is no longer in {to}: it was the latest, and was removed there")
         kept = 0
@@ -103,7 +97,22 @@ def _made(
         )  # fmt: skip
 
 
-def _copied(piece: Piece, target: Target) -> File:
+def new_name(at: float, used: set[str]) -> str:
+    """Return a name for the snapshot of a time."""
+    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+    return next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in used)
+
+
+def described(moment: Moment, program: Program, data_dir: Path, name: str, files: list[File]) -> Manifest:
+    """Return the manifest of a snapshot."""
+    return Manifest(
+        format=FORMAT, version=program.version, data_format=program.data_format, id=name, at=moment.at,
+        data_dir=str(data_dir), schemas=moment.schemas, problems=moment.problems, files=files,
+    )  # fmt: skip
+
+
+def copied(piece: Piece, target: Target) -> File:
+    """Put a piece's content into a target. Raises Unreadable, BackupFailed or OSError."""
     whole, size, chunks = hashlib.sha256(), 0, []
     for block in piece.blocks(CHUNK_BYTES):
         whole.update(block)
@@ -130,7 +139,8 @@ def _note(
         outcomes.note(data_dir, outcome)
 
 
-def _in_words(error: Exception, data_dir: Path, to: str) -> str:
+def in_words(error: Exception, data_dir: Path, to: str) -> str:
+    """Return why no backup was made, for people."""
     if isinstance(error, OSError) and error.errno in _FULL and str(data_dir) in str(error.filename):
         return f"no space left in {data_dir}, where a backup needs some for file names: free some space"
     if isinstance(error, OSError) and error.errno in _FULL:

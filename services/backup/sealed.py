@@ -189,8 +189,9 @@ class Sealed:
         return packing.unpacked(sha256, self._key.unseal(f"chunks/{name}", content))
 
     def has(self, sha256: str) -> bool:
-        """Return whether a chunk is there, by the listing."""
-        return self._key.name_of(sha256) in self._chunks()
+        """Return whether a chunk is there, by the listing or because it was put since."""
+        name = self._key.name_of(sha256)
+        return name in self._chunks() or name in self._under_way
 
     def each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | Damaged]]:
         """Yield chunks, or why one cannot be read; the next ones are read meanwhile. Raises OSError."""
@@ -205,17 +206,32 @@ class Sealed:
 
     # Snapshots
 
-    def commit(self, manifest: Manifest) -> None:
-        """Wait until everything is stored, look whether it is there, and put the manifest. Raises BackupFailed or
-        OSError."""
+    def commit(self, manifest: Manifest, *, listing: bool = True) -> str:
+        """Wait until everything is stored, look whether it is there, and put the manifest. Returns its object.
+
+        Args:
+            listing: whether to ask for a new listing, or to rely on the last one and on what was put since.
+
+        Raises BackupFailed or OSError.
+        """
         self._raise_failures(wait=True)
-        self._there = None
+        if listing:
+            self._forget_listing()
         if lacking := {name for file in manifest.files for name in file.chunks if not self.has(name)}:
             raise BackupFailed(f"{len(lacking)} chunks did not arrive in {self.path}; try again")
         path = f"snapshots/{manifest.id}"
-        self._put(path, self._key.seal(path, packing.encode(manifest)))
+        whole = self._put(path, self._key.seal(path, packing.encode(manifest)))
         if self.manifest(manifest.id) != manifest:
             raise Damaged(f"the snapshot {manifest.id} in {self.path} is not what was stored")
+        return whole
+
+    def remove(self, path: str) -> None:
+        """Remove an object; chunks that only it refers to stay until `prune`. Raises OSError."""
+        self._place.delete(path)
+
+    def _forget_listing(self) -> None:
+        self._there = None
+        self._under_way.clear()
 
     def names(self) -> list[str]:
         """Return the names of the snapshots, oldest first."""
@@ -250,6 +266,7 @@ class Sealed:
         marks = (each.path for each in self._all("damaged"))
         list(self._pool.map(self._place.delete, snapshots))
         list(self._pool.map(self._place.delete, chain(useless, marks)))
+        self._forget_listing()
         return len(kept)
 
     def mark(self, sha256: str) -> None:

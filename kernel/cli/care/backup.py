@@ -45,6 +45,11 @@ class Backups(Protocol):
         background: bool = False, on_progress: OnProgress | None = None,
     ) -> Made: ...  # fmt: skip
 
+    def continuous(
+        self, data_dir: Path, to: str, program: Program, access: Access, keep: int, every_s: float,
+        is_wanted: Callable[[], bool],
+    ) -> None: ...  # fmt: skip
+
     def restore(
         self, places: Sequence[str], data_dir: Path, program: Program, hold: Hold, access: Access, *,
         at: str | None = None, replace: bool = False,
@@ -98,6 +103,13 @@ def _make(to: str, arguments: argparse.Namespace, settings: BackupSettings | Non
     served = _program(require_out_of_reach(None if is_remote(to) else Path(to), arguments, "the backup and its tokens"))
     # The number in the settings applies only to the destination in the settings.
     keep = arguments.keep or (settings.keep if settings and settings.to == _real(to) else None)
+    if arguments.continuous:
+        kernel = os.getppid()
+        # It ends with the kernel that started it, however that ends.
+        _service().continuous(
+            arguments.data_dir, to, served, access, keep or 1, arguments.continuous, lambda: os.getppid() == kernel
+        )
+        return 0
     had_key = (arguments.data_dir / KEY).exists()
     with Bars("backing up", of_bytes=True) as show:
         made = _service().backup(

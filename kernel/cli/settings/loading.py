@@ -345,6 +345,11 @@ def _backup(backup: BackupSettings, folder: Path, data_dir: Path, origin: str) -
         backup = structs.replace(backup, passphrase_file=str(file))
     if backup.append_only and not backup.is_encrypted:
         raise ConfigError(f"{origin}: backup.append_only needs a remote place in backup.to, or backup.encrypt")
+    if backup.continuous and (backup.append_only or not backup.is_encrypted):
+        raise ConfigError(
+            f"{origin}: backup.continuous needs an encrypted place, where it may remove what is outdated: a remote one "
+            "in backup.to, or backup.encrypt, without backup.append_only"
+        )
     if backup.every_s < MIN_BACKUP_S:
         raise ConfigError(f"{origin}: backup.every is {backup.every!r}; write 30min, 6h, 1d or 1w, at least 1min")
     if is_remote(backup.to):

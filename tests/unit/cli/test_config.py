@@ -184,6 +184,8 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('[backup]\nto = "ftp://host/b"', ("backup.to", "sftp://")),
         ('[backup]\nto = "sftp://me:hidden@host/b"', ("backup.to", "SSH key")),
         ('[backup]\nto = "../b"\nappend_only = true', ("backup.append_only", "encrypt")),
+        ('[backup]\nto = "../b"\ncontinuous = true', ("backup.continuous", "encrypt")),
+        ('[backup]\nto = "s3://b"\ncontinuous = true\nappend_only = true', ("backup.continuous", "append_only")),
         ('roots = ["."]', ("data", "belongs to Linckia itself", "another folder")),
         ('deny = [""]', ("deny", "neither a path nor a pattern")),
         ('deny = ["a[z-a]"]', ("deny",)),
