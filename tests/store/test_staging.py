@@ -214,9 +214,18 @@ async def test_nothing_is_lost_or_doubled_when_the_server_dies_during_a_move(
                 except LinckiaError:
                     await trio.sleep(0.05)
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute(f"DROP TRIGGER pause ON {store.schema}.vectors")
-            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-        await until_staged(store, 0, 0)
+            # Without a lock on the table, which the next move has, where it pauses again.
+            connection.execute(
+                f"CREATE OR REPLACE FUNCTION {store.schema}.pause() RETURNS trigger LANGUAGE plpgsql AS $$ "
+                "BEGIN RETURN NEW; END $$"
+            )
+
+            def is_moved() -> bool:
+                # A statement that began before may pause still.
+                connection.execute(f"SELECT pg_terminate_backend(pid) FROM ({asked}) AS paused")
+                return staged(store) == 0
+
+            await until(is_moved)
         intact(store)
         assert await nearest(collection) == expected(versions)
 
