@@ -111,6 +111,20 @@ async def nearest(collection: PostgresCollection, filters: Sequence[Filter] = ()
     return await collection.read(search)
 
 
+@contextlib.asynccontextmanager
+async def connected(server: PostgresServer) -> AsyncIterator[psycopg.Connection]:
+    """Connect once the server, of which a process was killed, has recovered."""
+    with trio.fail_after(60):
+        while True:
+            try:
+                connection = psycopg.connect(server.dsn, autocommit=True)
+                break
+            except psycopg.OperationalError:
+                await trio.sleep(0.05)
+    with connection:
+        yield connection
+
+
 def expected(versions: dict[str, int]) -> list[tuple[str, str]]:
     return sorted((name, f"piece {name} version{version}") for name, version in versions.items())
 
@@ -213,7 +227,7 @@ async def test_nothing_is_lost_or_doubled_when_the_server_dies_during_a_move(
                     break
                 except LinckiaError:
                     await trio.sleep(0.05)
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
+        async with connected(server) as connection:
             # Without a lock on the table, which the next move has, where it pauses again.
             connection.execute(
                 f"CREATE OR REPLACE FUNCTION {store.schema}.pause() RETURNS trigger LANGUAGE plpgsql AS $$ "
