@@ -19,6 +19,7 @@ from tests.system.data.test_backup import SERVICES, Ledger, found
 from tests.system.running import RunningKernel, running, wait_until
 from tests.system.support import remote_places
 from tests.system.support.remote_places import BUCKET
+from tests.system.support.rig import is_alive
 from tests.unit.backup.writing import restore
 
 CLIENTS = 3
@@ -87,12 +88,12 @@ def test_a_lost_disk_costs_what_came_after_the_last_snapshot(place: tuple[str, s
     (data / "linckia.toml").write_text(f"[services.files]\ntrash = true\n{settings}")
     ledger = Ledger(root)
     with running(data, [root], services=SERVICES) as kernel:
-        wait_until(lambda: sent(kernel), 60)
+        wait_until(lambda: sent(kernel), 120)
         key = tmp_path / "key.txt"
         key.write_text(service.key(data))
         moment, last = trio.run(write, kernel, ledger)
     # It ends with its kernel.
-    wait_until(lambda: not last.is_running(), 60)
+    wait_until(lambda: not is_alive(last.pid), 60)
 
     restore(to, tmp_path / "again", access=Access(key_file=key, endpoint=endpoint))
     (tmp_path / "again/linckia.toml").write_text("[services.files]\ntrash = true\n")
