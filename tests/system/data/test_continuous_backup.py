@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -16,13 +17,14 @@ import trio
 from proto.backup import Access
 from services import backup as service
 from tests.system.data.test_backup import SERVICES, Ledger, found
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import RunningKernel, connection, running, wait_until
 from tests.system.support import remote_places
 from tests.system.support.remote_places import BUCKET
 from tests.system.support.rig import is_alive
 from tests.unit.backup.writing import restore
 
-CLIENTS = 3
+PAUSE_S = 0.2
+"""Between the turns of a writer, so that all that it writes fits into the lists that are read afterwards."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,12 +55,18 @@ def sent(kernel: RunningKernel) -> str:
     return str((kernel.status()["backup"] or {}).get("snapshot", ""))
 
 
+async def writes(data: Path, ledger: Ledger) -> None:
+    async with connection(data) as client:
+        for n in itertools.count():
+            for kind in ("turn", "document", "set", "trash"):
+                await ledger.one(client, kind, f"0-{n}")
+            await trio.sleep(PAUSE_S)
+
+
 async def write(kernel: RunningKernel, ledger: Ledger) -> tuple[float, psutil.Process]:
     """Write while snapshots are made. Returns the moment of the newest when the disk was lost, and their process."""
-    stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        for which in range(CLIENTS):
-            nursery.start_soon(ledger.write, kernel.data_dir, which, stop)
+        nursery.start_soon(writes, kernel.data_dir, ledger)
         await ledger.grown(20)
         before = sent(kernel)
         process = sender(kernel)
