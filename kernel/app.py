@@ -11,6 +11,7 @@ import gc
 import importlib
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -171,8 +172,9 @@ class _Kernel:
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]], self.awake.pause)
         zygotes = catalog.zygotes(every, config.rest_after_s)
         self.launches = LaunchConfigs(
-            config, {entry.spec.name: entry for entry in every}, table, self.folders, self.unserved
-        )
+            config, {entry.spec.name: entry for entry in every}, table, self.folders, self.unserved,
+            secrets.token_hex() if config.cluster is not None else "",
+        )  # fmt: skip
         local = LocalPlacement(
             zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in every], self.awake.pause
         )
@@ -321,12 +323,18 @@ class _Kernel:
 
         placed = catalog.placed(pools, cluster, self.config.services)
         logs = log_dir(self.config.data_dir)
-        return ClusterPlacement(local, placed, cluster.address, self._move, host=cluster.host, log_dir=logs)
+        return ClusterPlacement(
+            local, placed, cluster.address, self._move, self._movable, host=cluster.host,
+            secret=self.launches.driver, log_dir=logs,
+        )  # fmt: skip
 
     def _move(self, name: str) -> None:
         # A service that is stopped or rests gets its new place when it starts.
         if self.supervisor.state(name) in (ServiceState.STARTING, ServiceState.READY):
             self.supervisor.restart(name)
+
+    def _movable(self) -> dict[str, bool]:
+        return self.mounts.movable()
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self.control.run(self.listener, task_status=task_status)

@@ -10,11 +10,9 @@ People see a client's `name`. Whatever is kept for a client (tasks, timers, answ
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Annotated
 
@@ -137,16 +135,6 @@ class TokenTable(msgspec.Struct, frozen=True):
 
 current: ContextVar[Grant | None] = ContextVar("grant", default=None)
 """The grant of the client that this task serves; worker threads that the task waits for inherit it."""
-
-
-@contextlib.contextmanager
-def lifted() -> Iterator[None]:
-    """Lift the grant for work that a service does for itself while serving a client."""
-    before = current.set(None)
-    try:
-        yield
-    finally:
-        current.reset(before)
 
 
 def roots() -> tuple[str, ...]:

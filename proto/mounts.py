@@ -16,6 +16,7 @@ from msgspec import Meta, Raw, UnsetType
 from proto.errors import InvalidParams
 from proto.json_types import Layer
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role
+from proto.wire.cluster import Resources
 
 TABLE: Final = "mcp"
 """Name of the settings table with a table for each mount."""
@@ -140,6 +141,8 @@ class MountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether the server keeps state between calls, so that calls must not go to a new process without notice."""
     pin: bool = False
     """Whether changed definitions are held back until `linckia mcp approve`."""
+    cluster: Resources | None = None
+    """What the server reserves on a node of the cluster, where it then runs; null: it runs on this machine."""
     enabled: bool = True
 
     @property
@@ -329,28 +332,14 @@ def is_name(text: str) -> bool:
     return re.fullmatch(NAME_PATTERN, text) is not None
 
 
-def settings_of(name: str, table: Layer) -> MountSettings:
-    """Return the settings of a mount. Raises ValueError, which names the setting."""
+def read_settings(name: str, table: Layer) -> MountSettings:
+    """Return the settings of a mount, each checked for itself. Raises ValueError, which names the setting."""
     if not is_name(name):
         raise ValueError(f"mcp.{name}: a mount's name must match {NAME_PATTERN}")
     try:
-        settings = msgspec.convert(table, MountSettings)
+        return msgspec.convert(table, MountSettings)
     except msgspec.ValidationError as error:
         raise ValueError(f"mcp.{name}: {error}") from None
-    if sum(map(bool, (settings.command, settings.url, settings.url_from))) != 1:
-        raise ValueError(f"mcp.{name}: set either `command` or `url` (or `url_from`)")
-    for placeholder in settings.args_from:
-        if not placeholder or not any(placeholder in each for each in settings.args):
-            raise ValueError(
-                f"mcp.{name}.args_from: no argument contains {placeholder!r}; write it where its text goes"
-            )
-    if settings.extra_instances and (settings.is_remote or settings.stateful or not settings.is_shared):
-        raise ValueError(
-            f"mcp.{name}.extra_instances: only for a `command` that all clients share and that is not `stateful`"
-        )
-    if settings.url and not is_url(settings.url):
-        raise ValueError(f"mcp.{name}.url: expected an address that starts with http:// or https://")
-    return settings
 
 
 REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

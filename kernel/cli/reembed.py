@@ -20,7 +20,7 @@ import msgspec
 
 from kernel.cli.settings.layers import Flags
 from kernel.cli.settings.loading import load
-from kernel.configure.config import ConfigError
+from kernel.configure.config import ConfigError, Placed
 from proto.control.client import Client, KernelGone, NoKernel
 from proto.control.commands import Failed, Usage
 from proto.control.terminal import Bars, OnProgress, connect, counted, patiently, say
@@ -36,7 +36,6 @@ from proto.wire.cluster import (
     Done,
     Embedding,
     FromEmbedding,
-    Placed,
     Stopped,
     Texts,
     ToEmbedding,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from kernel.configure import manifests
-from kernel.configure.config import REST_AFTER_S, ClusterSettings, ConfigError, SourceSettings
+from kernel.configure.config import REST_AFTER_S, ClusterSettings, ConfigError, Placed, SourceSettings
 from kernel.configure.spec import Restart, ServiceSpec, ZygoteSpec
 from proto.host import extras
 from proto.host.machine import usable_cores
@@ -19,7 +19,7 @@ from proto.json_types import Layer
 from proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Supervised, Zygote
 from proto.names import module
 from proto.suggestions import nearest
-from proto.wire.cluster import Placed, Resources
+from proto.wire.cluster import Resources
 from proto.wire.front import SERVICE as FRONT
 from proto.wire.launch import HEAPS
 

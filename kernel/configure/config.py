@@ -15,7 +15,7 @@ from proto.approvals import ApprovalSettings
 from proto.host.models import hub
 from proto.json_types import Layer
 from proto.manifest import Manifest
-from proto.wire.cluster import Placed
+from proto.wire.cluster import Resources
 from proto.wire.front import Http
 
 REST_AFTER_S: Final = 300.0
@@ -112,6 +112,21 @@ class AlertSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Free part of the data directory's disk below which there is an alert; 0: never."""
     backup_intervals: Annotated[float, Meta(ge=1, le=1000)] = 2.0
     """Age of the latest backup, as a multiple of the interval in `[backup]`, that is an alert."""
+
+
+class Placed(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[cluster.services.NAME]`: what each process of the service reserves, and how many there may be."""
+
+    min: Annotated[int, Meta(ge=0)] | None = None
+    """Processes that always run. With `max`; by default, all may rest."""
+    max: Annotated[int, Meta(ge=1)] | None = None
+    """Greatest number of processes: another one starts when calls wait for longer than a second. Instead of `workers`.
+    """
+
+    @property
+    def reserved(self) -> Resources:
+        """What a process reserves."""
+        return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

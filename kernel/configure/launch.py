@@ -11,7 +11,6 @@ import functools
 import hashlib
 import logging
 import os
-import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -28,6 +27,7 @@ from kernel.configure.catalog import DISK_LIMIT, ServiceEntry
 from kernel.configure.config import Config, files_of, model_folders
 from kernel.configure.spec import ServiceSpec
 from proto.host.durable import replace_file
+from proto.host.environment import of_programs
 from proto.json_types import Layer
 from proto.manifest import Keep, Manifest, Roots
 from proto.ops import Table
@@ -49,17 +49,6 @@ PROMPTS: Final = "prompts"
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems store and replace the file with their name servers. Services with a network may read it."""
-
-OF_PROGRAMS = re.compile(
-    r"HOME|USER|LOGNAME|SHELL|PATH|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TERM|TMPDIR|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY"
-    r"|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|SSH_AUTH_SOCK|LD_LIBRARY_PATH"
-    r"|(https?|all|no|ftp)_proxy|(HTTPS?|ALL|NO|FTP)_PROXY"
-    r"|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO"
-    r"|(npm_config|NPM_CONFIG|UV|PIP|PNPM|NVM|VOLTA|FNM|BUN|DENO|PYENV|ASDF|MISE|DOCKER|PLAYWRIGHT)_\w+"
-    r"|JAVA_HOME|CARGO_HOME|RUSTUP_HOME|GOPATH|GOROOT|SystemRoot"
-)
-"""Variables that programs started by services get: where things are, languages, proxies, certificates, and how package
-managers find packages. Other variables must be named in the settings, since they may be secrets for other programs."""
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Environment variables that OpenSSL reads, for services with a network. Proxies are set in the settings instead."""
@@ -136,6 +125,8 @@ class LaunchConfigs:
     table: Table
     folders: RootFolders
     unserved: Collection[str] = ()
+    driver: str = ""
+    """Secret by which the cluster's driver knows the adapters of mounted servers; empty without a cluster."""
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> LaunchConfig:
         config, entry = self.config, self.entries[spec.name]
@@ -152,6 +143,8 @@ class LaunchConfigs:
             settings = {**settings, **self._of_front}
         if entry.table is not None:
             settings = {**entry.table, "mount": entry.mount}
+            if self.driver and "cluster" in entry.table:
+                settings["driver"] = self.driver
         passed_on = {name: config.services.get(service, {}) for name, service in manifest.told_settings.items()}
         settings = {**settings, **passed_on}
         sources = self._sources(manifest)
@@ -295,7 +288,7 @@ def _named_variables(manifest: Manifest, settings: Mapping[str, object], *, netw
     named = [settings.get(name) for name in manifest.reads_environment]
     wanted = (*named, *manifest.variables, *(CERTIFICATES if network else ()))
     if manifest.programs:
-        wanted = (*(name for name in os.environ if OF_PROGRAMS.fullmatch(name)), *wanted)
+        wanted = (*of_programs(), *wanted)
     return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
 
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from kernel.configure import catalog, manifests
 from kernel.configure.catalog import ServiceEntry
 from kernel.configure.config import Config, ConfigError
-from kernel.router.generation import Limits
+from kernel.router.generation import Limits, ServiceState
 from kernel.router.router import Router
 from kernel.supervisor.supervisor import Supervisor
 from proto.mounts import TABLE, Mount, MountTable, ToolChoice, service_of
@@ -99,6 +99,17 @@ class LiveMounts:
         _log.info("mounted servers: %s", msgspec.json.encode(reloaded).decode())
         return reloaded
 
+    def movable(self) -> dict[str, bool]:
+        """Return the services of servers that may move to a node of the cluster, each with whether it has nothing to do
+        now. A server that keeps state stays where it has begun."""
+        found = {}
+        for entry in self.entries.values():
+            if entry.table and "cluster" in entry.table and not entry.table.get("stateful"):
+                name = entry.spec.name
+                is_calm = self.router.idle_since(name) is not None and self.supervisor.info(name).get("rests") == "yes"
+                found[name] = is_calm and self.supervisor.state(name) is ServiceState.READY
+        return found
+
     def _tell_fronts(self) -> None:
         self._version += 1
         self._changed.unpark_all()
@@ -112,6 +123,10 @@ def mounted(config: Config) -> dict[str, ServiceEntry]:
             made = catalog.entry(_template(config).made(name, table))
         except ValueError as error:
             raise ConfigError(f"settings: {error}") from None
+        if "cluster" in table and config.cluster is None:
+            raise ConfigError(
+                f"settings: mcp.{name}.cluster: there is no table [cluster] that says where the nodes are"
+            )
         given = catalog.configured(made, table, rest_after_s=config.rest_after_s, standbys=config.standbys)
         found[name] = structs.replace(given, mount=name, table=table)
     return found

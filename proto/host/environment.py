@@ -5,6 +5,7 @@ Imports nothing slow, since the first front's process is started before the kern
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,3 +50,20 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
         "PYTHONFAULTHANDLER": "1",
         **extra,
     }
+
+
+_OF_PROGRAMS = re.compile(
+    r"HOME|USER|LOGNAME|SHELL|PATH|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TERM|TMPDIR|DISPLAY|WAYLAND_DISPLAY|XAUTHORITY"
+    r"|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|SSH_AUTH_SOCK|LD_LIBRARY_PATH"
+    r"|(https?|all|no|ftp)_proxy|(HTTPS?|ALL|NO|FTP)_PROXY"
+    r"|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO"
+    r"|(npm_config|NPM_CONFIG|UV|PIP|PNPM|NVM|VOLTA|FNM|BUN|DENO|PYENV|ASDF|MISE|DOCKER|PLAYWRIGHT)_\w+"
+    r"|JAVA_HOME|CARGO_HOME|RUSTUP_HOME|GOPATH|GOROOT|SystemRoot"
+)
+"""Variables that programs started by services get: where things are, languages, proxies, certificates, and how package
+managers find packages. Other variables must be named in the settings, since they may be secrets for other programs."""
+
+
+def of_programs() -> dict[str, str]:
+    """Return those variables of this process's environment that programs started by services get."""
+    return {name: value for name, value in os.environ.items() if _OF_PROGRAMS.fullmatch(name)}

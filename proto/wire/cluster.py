@@ -9,6 +9,7 @@ kernel then listens with them, and `Start` runs the service, which is connected 
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -36,26 +37,26 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Labels that the node must have."""
 
 
-class Placed(Resources, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[cluster.services.NAME]`: what each process of the service reserves, and how many there may be."""
-
-    min: Annotated[int, Meta(ge=0)] | None = None
-    """Processes that always run. With `max`; by default, all may rest."""
-    max: Annotated[int, Meta(ge=1)] | None = None
-    """Greatest number of processes: another one starts when calls wait for longer than a second. Instead of `workers`.
-    """
-
-    @property
-    def reserved(self) -> Resources:
-        """What a process reserves."""
-        return Resources(**{name: getattr(self, name) for name in Resources.__struct_fields__})
-
-
 class DriverConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration of the driver: the cluster's address as Ray knows it, and the pid that must be its parent."""
+    """The cluster's address as Ray knows it, this machine's for the nodes (empty: as Ray knows it), the secret of the
+    driver's other clients, and the pid that must be its parent."""
 
     address: str
+    host: str
+    secret: str
     parent_pid: int
+
+
+def socket_of(secret: str) -> str:
+    """Return the abstract address at which the driver accepts adapters of mounted servers."""
+    return f"\0linckia-cluster-{hashlib.sha256(secret.encode()).hexdigest()[:32]}"
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """The first message of a client for `service`. What it has placed ends with its connection."""
+
+    secret: str
+    service: str
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
@@ -79,6 +80,21 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     url: str
 
 
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """Run the program of a prepared id, connected to `url`; the module on the node knows what `program` is."""
+
+    id: int
+    module: str
+    program: bytes
+    url: str
+
+
+class Silent(msgspec.Struct, frozen=True, kw_only=True, tag="silent"):
+    """The link of this id broke: nothing is placed on its node for a while. Never answered."""
+
+    id: int
+
+
 class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
     """Send the service's process a signal."""
 
@@ -92,35 +108,37 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
     id: int
 
 
-ToDriver: TypeAlias = Prepare | Start | Signal | Kill
+ToDriver: TypeAlias = Prepare | Start | Run | Silent | Signal | Kill
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the cluster that is alive, with all its resources."""
+    """A node of the cluster that is alive, with all its resources. `runs` are the services of other clients on it."""
 
     id: str
-    address: str
+    name: str
+    runs: list[str] = []
     num_cpus: float
     num_gpus: float
     memory_bytes: int
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
-    """The nodes that are alive; sent every second. `host` is this machine's address in the cluster."""
+    """The nodes that are alive; sent every second."""
 
     nodes: list[Node]
-    host: str
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
-    """Resources are reserved on the node with the id `node`.
+    """Resources are reserved on the node with the id `node`, for which this machine is `host`.
 
-    The rest is PEM: the kernel's certificate and key for this link, and the authority that signed both ends'
+    The rest is PEM: the certificate and key of this end of the link, and the authority that signed both ends'
     certificates.
     """
 
     id: int
     node: str
+    node_name: str
+    host: str
     certificate: str
     key: str
     authority: str

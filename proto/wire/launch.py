@@ -12,12 +12,9 @@ socket, which it got instead of a link, for the `Wake` that turns it into a gene
 
 from __future__ import annotations
 
-import os
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-
-B = TypeVar("B", bound="LaunchConfig | ZygoteConfig")
 
 EXIT_OUT_OF_MEMORY = 76
 """Exit code of a service that was refused more memory by the system."""
@@ -160,9 +157,3 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True, tag="wake"):
     """To a standby: become this generation. Carries the service's end of its link, and its log, like `Fork`."""
 
     generation: int
-
-
-def read_launch_config(fd: int, tp: type[B]) -> B:
-    """Read the configuration from descriptor `fd`, and close it. Raises msgspec.DecodeError, OSError."""
-    with os.fdopen(fd, "rb") as file:
-        return msgspec.json.decode(file.read(), type=tp)

@@ -1,4 +1,5 @@
-"""The cluster driver: connects to Ray, and places services on nodes as the kernel asks (`proto.wire.cluster`).
+"""The cluster driver: connects to Ray, and places services on nodes as the kernel asks (`proto.wire.cluster`), and
+mounted servers as their adapters ask.
 
     python -m services.cluster.driver CONFIG_FD CONTROL_FD
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import hmac
 import logging
 import os
 import socket
@@ -27,20 +29,25 @@ from proto.wire.cluster import (
     Ended,
     Failed,
     FromDriver,
+    Hello,
     Kill,
     Lost,
     Node,
     Nodes,
     Prepare,
     Prepared,
+    Run,
     Signal,
+    Silent,
     Start,
     Started,
     ToDriver,
+    socket_of,
 )
 from services.cluster.certificates import Authority, kernel_name, public_key, seal
-from services.cluster.node import Join, NodeActor
+from services.cluster.node import SERVICE, Join, NodeActor
 from services.runtime.privileges import KernelGone, die_with
+from services.runtime.told import told
 
 LOOK_S = 1.0
 """Interval between two looks at the nodes."""
@@ -50,6 +57,12 @@ ANSWER_S = 2.5
 
 KNOCK_S = 0.5
 """Interval between connections to the head, which tell at once that its process is gone."""
+
+AVOID_S = 60.0
+"""Time for which nothing is placed on a node to which a link broke, as Ray notices only later that it is gone."""
+
+SHOWN_ID = 8
+"""Number of digits of a node's id that are shown."""
 
 NODE_ID = "ray.io/node-id"
 """Label that Ray gives each node."""
@@ -67,10 +80,11 @@ class Unreachable(Exception):
 
 
 class _Placed:
-    """A process of a service on a node."""
+    """A process on a node."""
 
-    def __init__(self, actor: Any, name: str, request: str, certificate: str, authority: str) -> None:
+    def __init__(self, actor: Any, node: str, name: str, request: str, certificate: str, authority: str) -> None:
         self.actor = actor
+        self.node = node
         self.name = name
         self.request = request
         self.certificate = certificate
@@ -81,125 +95,91 @@ class Driver:
     """The connection to Ray. `run` must be called once."""
 
     def __init__(self, config: DriverConfig, control: trio.socket.SocketType) -> None:
-        self._config = config
-        self._control = control
-        self._placed: dict[int, _Placed] = {}
-        self._scopes: dict[int, trio.CancelScope] = {}
-        self._sending = trio.Lock()
-        self._authority = Authority(_now())
+        self.config = config
+        self.authority = Authority(_now())
+        self.connected = trio.Event()
+        self._kernel = Client(self, control)
+        self._clients: set[Client] = set()
+        """Adapters of mounted servers."""
+        self._avoided: dict[str, float] = {}
+        """Ids of nodes to which a link of theirs broke, and when."""
 
     async def run(self) -> None:
         """Serve until the kernel or the cluster is gone. Raises Unreachable."""
+        async with trio.open_nursery() as nursery:
+            # They may come while the cluster is being connected, and wait for that.
+            await nursery.start(self._accept)
+            await self._connect()
+            nursery.start_soon(self._look)
+            nursery.start_soon(self._knock)
+            await self._kernel.serve()
+            nursery.cancel_scope.cancel()
+
+    async def _connect(self) -> None:
         try:
             await _in_thread(
                 functools.partial(
-                    ray.init, address=self._config.address, namespace="linckia", log_to_driver=True,
+                    ray.init, address=self.config.address, namespace="linckia", log_to_driver=True,
                     logging_level=logging.WARNING,
                 )
             )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             raise Unreachable(_line(error)) from None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look)
-            nursery.start_soon(self._knock)
-            while packet := await self._control.recv(MAX_PACKET_BYTES):
-                self._accept(msgspec.msgpack.decode(packet, type=ToDriver), nursery)
-            nursery.cancel_scope.cancel()
+        self.connected.set()
 
-    async def _send(self, message: FromDriver) -> None:
-        async with self._sending:
-            await self._control.send(msgspec.msgpack.encode(message))
+    async def _accept(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            await listener.bind(socket_of(self.config.secret))
+            listener.listen(socket.SOMAXCONN)
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    control, _ = await listener.accept()
+                    nursery.start_soon(self._serve, control)
 
-    def _accept(self, message: ToDriver, nursery: trio.Nursery) -> None:
-        match message:
-            case Prepare():
-                nursery.start_soon(self._attempt, message.id, self._prepare, message)
-            case Start():
-                nursery.start_soon(self._attempt, message.id, self._start, message)
-            case Signal(id=number) if number in self._placed:
-                self._placed[number].actor.signal.remote(message.number)
-            case Kill(id=number):
-                self._release(number)
-            case _:
-                return
-
-    def _release(self, number: int) -> None:
-        if (scope := self._scopes.get(number)) is not None:
-            scope.cancel()
-        if (placed := self._placed.pop(number, None)) is not None:
-            ray.kill(placed.actor)
-
-    async def _attempt(self, number: int, step: Callable[[Any], Any], message: Prepare | Start) -> None:
-        with trio.CancelScope() as scope:
-            self._scopes[number] = scope
+    async def _serve(self, control: trio.socket.SocketType) -> None:
+        """Serve an adapter, whose first message must have the secret."""
+        with control:
             try:
-                await step(message)
-            except (ray.exceptions.RayError, OSError, ValueError, TypeError) as error:
-                self._release(number)
-                scope.cancel()
-                with trio.CancelScope(shield=True):
-                    await self._send(Failed(id=number, error=_line(error)))
-            finally:
-                self._scopes.pop(number, None)
+                hello = msgspec.msgpack.decode(await control.recv(MAX_PACKET_BYTES), type=Hello)
+                if hmac.compare_digest(hello.secret.encode(), self.config.secret.encode()):
+                    await self._serve_adapter(Client(self, control, hello.service))
+            except* (OSError, msgspec.DecodeError, msgspec.ValidationError) as group:
+                _log.warning("an adapter: %s", _line(group.exceptions[0]))
 
-    async def _prepare(self, message: Prepare) -> None:
+    async def _serve_adapter(self, client: Client) -> None:
+        await self.connected.wait()
+        self._clients.add(client)
+        try:
+            await client.serve()
+        finally:
+            self._clients.discard(client)
+
+    def avoided(self) -> list[str]:
+        """Return the nodes on which nothing is placed for now."""
+        now = trio.current_time()
+        self._avoided = {node: at for node, at in self._avoided.items() if now - at < AVOID_S}
+        return list(self._avoided)
+
+    def avoid(self, node: str) -> None:
+        """Place nothing on a node for a while."""
+        self._avoided[node] = trio.current_time()
+
+    def renew_authority(self) -> Authority:
+        """Return the authority, a new one if it is due."""
         now = _now()
-        if self._authority.is_due(now):
-            self._authority = Authority(now)
-        authority, wanted = self._authority, message.resources
-        options: dict[str, Any] = {
-            "num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus, "resources": wanted.resources,
-            "max_restarts": 0, "max_concurrency": CALLS_AT_ONCE,
-        }  # fmt: skip
-        if wanted.memory_bytes:
-            options["memory"] = wanted.memory_bytes
-        labels = dict(wanted.labels)
-        if message.avoid:
-            labels[NODE_ID] = f"!in({','.join(message.avoid)})"
-        if labels:
-            options["label_selector"] = labels
-        actor = ray.remote(**options)(NodeActor).remote()
-        try:
-            request = await _result(actor.request.remote())
-            certificate = authority.for_node(request, message.name, now)
-            node = await _result(actor.place.remote())
-        except BaseException:
-            ray.kill(actor)
-            raise
-        self._placed[message.id] = _Placed(actor, message.name, request, certificate, authority.pem)
-        own = authority.for_kernel(message.name, now)
-        await self._send(
-            Prepared(id=message.id, node=node, certificate=own.certificate, key=own.key, authority=own.authority)
-        )
-
-    async def _start(self, message: Start) -> None:
-        if (placed := self._placed.get(message.id)) is None:
-            raise OSError("its node is gone")
-        join = Join(
-            launch=msgspec.json.encode(message.launch), env=message.env, url=message.url,
-            server_name=kernel_name(placed.name), certificate=placed.certificate, authority=placed.authority,
-        )  # fmt: skip
-        sealed = seal(msgspec.msgpack.encode(join), public_key(placed.request))
-        pid = await _result(placed.actor.start.remote(sealed))
-        await self._send(Started(id=message.id, pid=pid))
-        try:
-            code, last_words = await _result(placed.actor.wait.remote())
-        except ray.exceptions.RayError as error:
-            await self._send(Ended(id=message.id, last_words=_line(error)))
-        else:
-            how = {"signal": -code} if code < 0 else {"code": code}
-            await self._send(Ended(id=message.id, last_words=last_words, **how))
-        self._release(message.id)
+        if self.authority.is_due(now):
+            self.authority = Authority(now)
+        return self.authority
 
     async def _look(self) -> None:
         """Report the nodes regularly. Raises Unreachable if the head does not answer."""
-        host = ray.util.get_node_ip_address()
         while True:
             with trio.move_on_after(ANSWER_S) as waiting:
                 found = await _in_thread(ray.nodes)
             if waiting.cancelled_caught:
                 raise Unreachable(f"the head of the cluster does not answer within {ANSWER_S:g} s")
-            await self._send(Nodes(nodes=[_node(each) for each in found if each["Alive"]], host=host))
+            await self._kernel.send(Nodes(nodes=[self._node(each) for each in found if each["Alive"]]))
             await trio.sleep(LOOK_S)
 
     async def _knock(self) -> None:
@@ -215,13 +195,139 @@ class Driver:
                 raise Unreachable(f"the head of the cluster at {address} is gone: {error}") from None
             await trio.sleep(KNOCK_S)
 
+    def _node(self, found: dict[str, Any]) -> Node:
+        resources: dict[str, float] = found.get("Resources", {})
+        return Node(
+            id=found["NodeID"], name=shown(found["NodeID"], found["NodeManagerAddress"]),
+            num_cpus=resources.get("CPU", 0.0), num_gpus=resources.get("GPU", 0.0),
+            memory_bytes=int(resources.get("memory", 0)),
+            runs=sorted(each.service for each in self._clients if each.runs_on(found["NodeID"])),
+        )  # fmt: skip
 
-def _node(found: dict[str, Any]) -> Node:
-    resources: dict[str, float] = found.get("Resources", {})
-    return Node(
-        id=found["NodeID"], address=found["NodeManagerAddress"], num_cpus=resources.get("CPU", 0.0),
-        num_gpus=resources.get("GPU", 0.0), memory_bytes=int(resources.get("memory", 0)),
-    )  # fmt: skip
+
+class Client:
+    """The kernel, or an adapter of a mounted server, and what it has placed."""
+
+    def __init__(self, driver: Driver, control: trio.socket.SocketType, service: str = "") -> None:
+        self.service = service
+        self._driver = driver
+        self._control = control
+        self._placed: dict[int, _Placed] = {}
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._sending = trio.Lock()
+
+    def runs_on(self, node: str) -> bool:
+        """Return whether something that it has placed runs on a node."""
+        return any(each.node == node for each in self._placed.values())
+
+    async def serve(self) -> None:
+        """Do what it asks until it is gone; what it has placed ends with that."""
+        async with trio.open_nursery() as nursery:
+            try:
+                while packet := await self._control.recv(MAX_PACKET_BYTES):
+                    self._accept(msgspec.msgpack.decode(packet, type=ToDriver), nursery)
+            finally:
+                nursery.cancel_scope.cancel()
+                for number in tuple(self._placed):
+                    self._release(number)
+
+    async def send(self, message: FromDriver) -> None:
+        async with self._sending:
+            await self._control.send(msgspec.msgpack.encode(message))
+
+    def _accept(self, message: ToDriver, nursery: trio.Nursery) -> None:
+        match message:
+            case Prepare():
+                nursery.start_soon(self._attempt, message.id, self._prepare, message)
+            case Start() | Run():
+                nursery.start_soon(self._attempt, message.id, self._start, message)
+            case Signal(id=number) if number in self._placed:
+                self._placed[number].actor.signal.remote(message.number)
+            case Silent(id=number) if number in self._placed:
+                self._driver.avoid(self._placed[number].node)
+            case Kill(id=number):
+                self._release(number)
+            case _:
+                return
+
+    def _release(self, number: int) -> None:
+        if (scope := self._scopes.get(number)) is not None:
+            scope.cancel()
+        if (placed := self._placed.pop(number, None)) is not None:
+            ray.kill(placed.actor)
+
+    async def _attempt(self, number: int, step: Callable[[Any], Any], message: Prepare | Start | Run) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[number] = scope
+            try:
+                await step(message)
+            except (ray.exceptions.RayError, OSError, ValueError, TypeError) as error:
+                self._release(number)
+                scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await self.send(Failed(id=number, error=_line(error)))
+            finally:
+                self._scopes.pop(number, None)
+
+    async def _prepare(self, message: Prepare) -> None:
+        now, authority = _now(), self._driver.renew_authority()
+        wanted = message.resources
+        options: dict[str, Any] = {
+            "num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus, "resources": wanted.resources,
+            "max_restarts": 0, "max_concurrency": CALLS_AT_ONCE,
+        }  # fmt: skip
+        if wanted.memory_bytes:
+            options["memory"] = wanted.memory_bytes
+        labels = dict(wanted.labels)
+        if avoided := [*message.avoid, *self._driver.avoided()]:
+            labels[NODE_ID] = f"!in({','.join(avoided)})"
+        if labels:
+            options["label_selector"] = labels
+        actor = ray.remote(**options)(NodeActor).remote()
+        try:
+            request = await _result(actor.request.remote())
+            certificate = authority.for_node(request, message.name, now)
+            node, address = await _result(actor.place.remote())
+        except BaseException:
+            ray.kill(actor)
+            raise
+        self._placed[message.id] = _Placed(actor, node, message.name, request, certificate, authority.pem)
+        own = authority.for_kernel(message.name, now)
+        host = self._driver.config.host or ray.util.get_node_ip_address()
+        await self.send(
+            Prepared(
+                id=message.id, node=node, node_name=shown(node, address), host=host,
+                certificate=own.certificate, key=own.key, authority=own.authority,
+            )
+        )  # fmt: skip
+
+    async def _start(self, message: Start | Run) -> None:
+        if (placed := self._placed.get(message.id)) is None:
+            raise OSError("its node is gone")
+        if isinstance(message, Start):
+            module, told, env = SERVICE, msgspec.json.encode(message.launch), message.env
+        else:
+            module, told, env = message.module, message.program, {}
+        join = Join(
+            module=module, launch=told, env=env, url=message.url, server_name=kernel_name(placed.name),
+            certificate=placed.certificate, authority=placed.authority,
+        )  # fmt: skip
+        sealed = seal(msgspec.msgpack.encode(join), public_key(placed.request))
+        pid = await _result(placed.actor.start.remote(sealed))
+        await self.send(Started(id=message.id, pid=pid))
+        try:
+            code, last_words = await _result(placed.actor.wait.remote())
+        except ray.exceptions.RayError as error:
+            await self.send(Ended(id=message.id, last_words=_line(error)))
+        else:
+            how = {"signal": -code} if code < 0 else {"code": code}
+            await self.send(Ended(id=message.id, last_words=last_words, **how))
+        self._release(message.id)
+
+
+def shown(node: str, address: str) -> str:
+    """Return how a node is shown: one machine may run several."""
+    return f"{address}/{node[:SHOWN_ID]}"
 
 
 def _now() -> datetime.datetime:
@@ -259,8 +365,7 @@ async def _main(config: DriverConfig, fd: int) -> None:
 def main(argv: list[str]) -> None:
     """Run the driver; never returns, since a Ray driver's orderly end may wait for a head that is gone."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    with os.fdopen(int(argv[0]), "rb") as file:
-        config = msgspec.json.decode(file.read(), type=DriverConfig)
+    config = told(int(argv[0]), DriverConfig)
     try:
         die_with(config.parent_pid, "cluster")
         trio.run(_main, config, int(argv[1]))

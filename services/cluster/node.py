@@ -1,7 +1,8 @@
-"""What runs on a node: a Ray actor that starts one service process and connects it with the kernel.
+"""What runs on a node: a Ray actor that starts one process and connects it with the kernel's machine.
 
-The service is a child process, with a folder, a session and a sandbox of its own, as on the kernel's machine. Its crash
-does not affect Ray's worker, and it dies with the worker. Only `place` needs Ray.
+It is a service, or the host of a mounted server: a child process with a folder and a session of its own, and a service
+with a sandbox of its own, as on the kernel's machine. Its crash does not affect Ray's worker, and it dies with the
+worker. Only `place` needs Ray.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from proto.host.environment import environment
+from proto.host.environment import environment, of_programs
 from proto.host.models import hub
 from proto.names import module
 from proto.wire.launch import LaunchConfig
@@ -38,9 +39,11 @@ LAST_WORDS_BYTES = 4096
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True):
-    """How a service is started and connected: `launch` in JSON, its additional environment, the kernel's address and
-    the name in its certificate, and this end's certificate with its authority, in PEM."""
+    """How a process is started and connected: its module, what that is told (of a service, the launch configuration in
+    JSON), its additional environment, the address of the other end and the name in its certificate, and this end's
+    certificate with its authority, in PEM."""
 
+    module: str
     launch: bytes
     env: dict[str, str]
     url: str
@@ -64,11 +67,11 @@ class NodeActor:
         """Return a request for the certificate of this join. The private key never leaves this process."""
         return certificates.request_for(self._key)
 
-    def place(self) -> str:
-        """Return the id of this node."""
+    def place(self) -> tuple[str, str]:
+        """Return the id and the address of this node."""
         import ray
 
-        return str(ray.get_runtime_context().get_node_id())
+        return str(ray.get_runtime_context().get_node_id()), str(ray.util.get_node_ip_address())
 
     def start(self, sealed: bytes) -> int:
         """Connect to the kernel and start the service of the sealed `Join`; return its pid. Raises OSError."""
@@ -99,8 +102,7 @@ class NodeActor:
             # The last of all, since the worker may be killed as soon as it is known.
             stack.callback(self._ended.set)
             try:
-                launch = msgspec.json.decode(join.launch, type=LaunchConfig)
-                folder = new_folder(launch.service)
+                folder = new_folder()
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
                 tls = stack.enter_context(self._connected(join, folder))
                 ours, theirs = socket.socketpair()
@@ -108,7 +110,7 @@ class NodeActor:
                 read, write = os.pipe()
                 stack.callback(os.close, read)
                 try:
-                    process = _spawn(here(launch, folder / "data"), theirs.fileno(), write, join.env, folder)
+                    process = _spawn(join, theirs.fileno(), write, folder)
                 finally:
                     theirs.close()
                     os.close(write)
@@ -164,26 +166,29 @@ def here(launch: LaunchConfig, data_dir: Path) -> LaunchConfig:
     )
 
 
-def _spawn(
-    launch: LaunchConfig, link_fd: int, log_fd: int, env: dict[str, str], folder: Path
-) -> subprocess.Popen[bytes]:
+def _spawn(join: Join, link_fd: int, log_fd: int, folder: Path) -> subprocess.Popen[bytes]:
+    told, env = join.launch, environment(join.env)
+    if join.module == SERVICE:
+        told = msgspec.json.encode(here(msgspec.json.decode(told, type=LaunchConfig), folder / "data"))
+    else:
+        env |= of_programs()
     with os.fdopen(os.memfd_create("launch"), "wb") as file:
-        file.write(msgspec.json.encode(launch))
+        file.write(told)
         file.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", SERVICE, str(file.fileno()), str(link_fd)],
+            [sys.executable, "-P", "-m", join.module, str(file.fileno()), str(link_fd)],
             stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, pass_fds=(file.fileno(), link_fd),
-            env=environment(env), cwd=folder, start_new_session=True,
+            env=env, cwd=folder, start_new_session=True,
         )  # fmt: skip
 
 
-def new_folder(service: str) -> Path:
-    """Return a new folder for this worker's service, and remove those of workers that were killed."""
+def new_folder() -> Path:
+    """Return a new folder for this worker's process, and remove those of workers that were killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         pid = left.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
             shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-{service}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
 
 def _message(line: str) -> str:

@@ -57,7 +57,7 @@ class Embedder:
         node = ray.util.get_node_ip_address()
         try:
             self._embedder = importlib.import_module(worker).BulkEmbedder(
-                settings, on_gpu=num_gpus > 0, threads=threads, folder=new_folder("reembed")
+                settings, on_gpu=num_gpus > 0, threads=threads, folder=new_folder()
             )
             found = self._embedder.fingerprint
             if found != fingerprint:

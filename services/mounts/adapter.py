@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
-from proto.mounts import CHANGE, MountRequest, operations_of
+from proto.mounts import CHANGE, MountRequest, operations_of, service_of
 from proto.wire.frames import Written
 from services.mounts.instance import Limits, StartFailed
 from services.mounts.link.connections import Connect, to_command
+from services.mounts.node.place import folder_of, stand_in
 from services.mounts.process.environment import (
     AdapterSettings,
     Secrets,
     SettingProblem,
     command_of,
     environment_of,
-    folder_of,
     own_caches,
     settings_from,
     size_bytes,
@@ -45,16 +45,17 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
     """Return the ways to connect, in the order in which they are tried. Raises SettingProblem."""
     secrets = Secrets()
     if settings.command:
-        return [
-            to_command(
-                command_of(settings, os.environ, secrets),
-                cwd=folder_of(settings),
-                environment=own_caches(settings, os.environ, env.data_dir)
-                | environment_of(settings, os.environ, mark, secrets),
-                redact=secrets.redact,
-                confined=settings.confine,
-            )
-        ]
+        command, cwd = command_of(settings, os.environ, secrets), folder_of(settings.cwd)
+        variables = environment_of(settings, os.environ, mark, secrets)
+        environment = own_caches(settings, os.environ, env.data_dir) | variables
+        if settings.cluster is not None and settings.driver:
+            command, environment = stand_in(
+                command, environment, settings.env, secret=settings.driver, service=service_of(settings.mount),
+                resources=settings.cluster, cwd=settings.cwd, memory_bytes=size_bytes(settings.memory_limit),
+            )  # fmt: skip
+            # Its own may be on the node only.
+            cwd = folder_of("")
+        return [to_command(command, cwd=cwd, environment=environment, redact=secrets.redact, confined=settings.confine)]
     # The SDK takes a third of a second and much memory, which servers here do not need.
     from services.mounts.link.http_links import to_url
 

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 from proto.json_types import Layer
 from proto.manifest import GIB, LIGHT, MCP, STALL_S, Keep, Manifest, Store, Template
-from proto.mounts import REFERENCE, REGISTRY, TABLE, MountSettings, operations_of, service_of, settings_of
+from proto.mounts import (
+    REFERENCE,
+    REGISTRY,
+    TABLE,
+    MountSettings,
+    is_url,
+    operations_of,
+    read_settings,
+    service_of,
+)
 
 MANIFESTS = (
     Manifest(name=REGISTRY, order=95, essential=True, stall_s=STALL_S, rests=True, stores=(Store("", Keep.SOURCE),)),
@@ -59,6 +68,33 @@ def adapter(name: str, table: Layer) -> Manifest:
         files=(*(source for source in sources if "/" in source), *_BUNDLE.findall(settings.cwd)),
         stores=(Store("", Keep.DERIVED),),
     )
+
+
+def settings_of(name: str, table: Layer) -> MountSettings:
+    """Return the settings of a mount. Raises ValueError, which names the setting."""
+    settings = read_settings(name, table)
+    if sum(map(bool, (settings.command, settings.url, settings.url_from))) != 1:
+        raise ValueError(f"mcp.{name}: set either `command` or `url` (or `url_from`)")
+    for placeholder in settings.args_from:
+        if not placeholder or not any(placeholder in each for each in settings.args):
+            raise ValueError(
+                f"mcp.{name}.args_from: no argument contains {placeholder!r}; write it where its text goes"
+            )
+    if settings.extra_instances and (settings.is_remote or settings.stateful or not settings.is_shared):
+        raise ValueError(
+            f"mcp.{name}.extra_instances: only for a `command` that all clients share and that is not `stateful`"
+        )
+    if settings.url and not is_url(settings.url):
+        raise ValueError(f"mcp.{name}.url: expected an address that starts with http:// or https://")
+    if settings.cluster is not None:
+        for is_so, why in (
+            (settings.is_remote, "only for a `command`; the server at `url` runs elsewhere anyway"),
+            (settings.confine, "a confined server must run on this machine; remove `confine` or this table"),
+            (_BUNDLE.match(settings.cwd), "a bundle is on this machine only; install its program on the nodes instead"),
+        ):
+            if is_so:
+                raise ValueError(f"mcp.{name}.cluster: {why}")
+    return settings
 
 
 def _sources(settings: MountSettings) -> Iterator[str]:

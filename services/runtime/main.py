@@ -34,12 +34,13 @@ from proto.errors import LinckiaError
 from proto.host.log_lines import JsonLines
 from proto.host.machine import give_back_at_rest
 from proto.wire.channel import Link, LinkClosed, SocketLink
-from proto.wire.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
+from proto.wire.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake
 from services.runtime.ending import EXIT_FAILED, ProgramEnded, first_of
 from services.runtime.handlers import Prepare
 from services.runtime.loop import LINK_MESSAGE_BYTES, SOURCES, ServiceLoop
 from services.runtime.privileges import KernelGone, die_with, require_parent
 from services.runtime.sandbox import bound_files, bound_memory, bound_threads, confine, end_out_of_memory
+from services.runtime.told import told
 
 EXIT_OK = 0
 EXIT_KERNEL_GONE = 3
@@ -194,7 +195,7 @@ def main(argv: list[str]) -> int:
         importlib.import_module(name)
         ops.load()
     try:
-        launch = read_launch_config(int(fds[0]), LaunchConfig)
+        launch = told(int(fds[0]), LaunchConfig)
     except msgspec.DecodeError:
         # The kernel ended before it had written the whole configuration.
         return EXIT_KERNEL_GONE

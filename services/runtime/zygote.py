@@ -35,10 +35,10 @@ from proto.wire.launch import (
     Forked,
     Loaded,
     ZygoteConfig,
-    read_launch_config,
 )
 from services.runtime import main as service_main
 from services.runtime.privileges import KernelGone, die_with
+from services.runtime.told import told
 
 EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3
@@ -245,7 +245,7 @@ def live(launch: ZygoteConfig, control_fd: int) -> int:
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
         sys.exit("usage: python -m services.runtime.zygote CONFIG_FD CONTROL_FD (the kernel starts zygotes itself)")
-    return live(read_launch_config(int(argv[0]), ZygoteConfig), int(argv[1]))
+    return live(told(int(argv[0]), ZygoteConfig), int(argv[1]))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ class Driver:
 
     Args:
         address: the cluster's, as Ray knows it.
+        host: this machine's, for the nodes; "" for the one by which the cluster knows it.
+        secret: by which it knows the adapters of mounted servers.
         nodes_changed: called with each report of the nodes.
         lost: called once whenever a driver that was connected is gone.
         ended: called when a started service ended on its node.
@@ -73,6 +75,8 @@ class Driver:
     def __init__(
         self,
         address: str,
+        host: str,
+        secret: str,
         log_dir: Path,
         reaper: Reaper,
         *,
@@ -81,6 +85,7 @@ class Driver:
         ended: Callable[[Ended], None],
     ) -> None:
         self.address = address
+        self._host, self._secret = host, secret
         self.problem = ""
         """Why the cluster is not connected; "" if it is, or no try has ended. It stays during the next try."""
         self.connected = False
@@ -122,7 +127,11 @@ class Driver:
             with theirs:
                 process = spawn(
                     MODULE, (theirs.fileno(),),
-                    msgspec.json.encode(DriverConfig(address=self.address, parent_pid=os.getpid())),
+                    msgspec.json.encode(
+                        DriverConfig(
+                            address=self.address, host=self._host, secret=self._secret, parent_pid=os.getpid()
+                        )
+                    ),
                     env=_environment(), log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
                 )  # fmt: skip
             self._reaper.own.add(process.pid)

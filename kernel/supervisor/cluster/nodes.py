@@ -34,7 +34,6 @@ from proto.wire.channel import LinkClosed
 from proto.wire.cluster import (
     Ended,
     Kill,
-    Node,
     Nodes,
     Prepare,
     Prepared,
@@ -58,9 +57,6 @@ and would place services there until then."""
 
 CONNECTING = "connecting"
 
-SHOWN_ID = 8
-"""Number of digits of a node's id that are shown."""
-
 GPU_MODE, CPU_MODE = "cuda", "cpu"
 
 _log = logging.getLogger("linckia.supervisor")
@@ -72,7 +68,10 @@ class ClusterPlacement:
     Args:
         placed: the resources of each process that should run on the cluster, by its name.
         move: restarts a service in order, if it runs.
+        movable: returns the services of mounted servers whose processes may move, each with whether it has nothing to
+            do now. Their adapters are on this machine, and place them.
         host: address of this machine for the nodes; "" for the one by which the cluster knows it.
+        secret: by which the driver knows the adapters of mounted servers.
         driver: for tests; by default, a process that speaks with Ray at `address`.
     """
 
@@ -82,20 +81,23 @@ class ClusterPlacement:
         placed: Mapping[str, Resources],
         address: str,
         move: Callable[[str], None],
+        movable: Callable[[], Mapping[str, bool]] = dict,
         *,
         host: str = "",
+        secret: str = "",
         log_dir: Path = Path(),
         driver: ClusterDriver | None = None,
     ) -> None:
         self.local = local
-        self._move_now = move
+        self._move_now, self._movable = move, movable
+        self._waiting: set[str] = set()
+        """Services of mounted servers that restart once they have nothing to do, since a node is new."""
         self.placed = dict(placed)
         self.nodes: Nodes | None = None
         """The latest report of the cluster; None if it is not connected."""
         self.processes: dict[int, tuple[str, RemoteProcess]] = {}
         """Processes on nodes that have not ended, with their services."""
         self.stays = Fallbacks()
-        self._host = host
         self._ids = itertools.count(1)
         self._avoided: dict[str, float] = {}
         """Ids of nodes to which a link broke, and when."""
@@ -111,8 +113,15 @@ class ClusterPlacement:
         if driver is None:
             assert isinstance(local, LocalPlacement)
             driver = Driver(
-                address, log_dir, local.reaper, nodes_changed=self.nodes_changed, lost=self.lost, ended=self.ended
-            )
+                address,
+                host,
+                secret,
+                log_dir,
+                local.reaper,
+                nodes_changed=self.nodes_changed,
+                lost=self.lost,
+                ended=self.ended,
+            )  # fmt: skip
         self.driver: ClusterDriver = driver
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -175,8 +184,7 @@ class ClusterPlacement:
             certificates = Certificates(
                 prepared.certificate, prepared.key, prepared.authority, peer_name=_name(spec.name, number)
             )
-            host = self._host or (self.nodes.host if self.nodes is not None else "")
-            at = f"[{host}]" if ":" in host else host
+            at = f"[{prepared.host}]" if ":" in prepared.host else prepared.host
             link = NngLink.listening(f"tls+tcp://{at}:0", certificates, max_message_bytes=LINK_MESSAGE_BYTES)
             url = f"tls+tcp://{at}:{link.port}"
             started = await self.driver.request(
@@ -189,7 +197,7 @@ class ClusterPlacement:
                 link.close()
             raise
         process = RemoteProcess(
-            number, started.pid, self._node_name(prepared.node), link, self.driver,
+            number, started.pid, prepared.node_name, link, self.driver,
             on_ready=lambda: self.stays.worked(spec.name),
             on_end=partial(self._ended, spec.name, prepared),
         )  # fmt: skip
@@ -220,11 +228,6 @@ class ClusterPlacement:
         elif not was_ready:
             self.stays.failed(name)
 
-    def _node_name(self, node_id: str) -> str:
-        """Return the address of a node with the beginning of its id, since one machine may run several."""
-        known = self.nodes.nodes if self.nodes is not None else []
-        return next((_shown(node) for node in known if node.id == node_id), node_id[:SHOWN_ID])
-
     def ended(self, report: Ended) -> None:
         """Note the driver's report that a process has ended."""
         if report.id in self.processes:
@@ -232,10 +235,23 @@ class ClusterPlacement:
 
     def nodes_changed(self, nodes: Nodes) -> None:
         """Note the nodes that are alive; services move there if that is new."""
+        known = {node.id for node in self.nodes.nodes} if self.nodes is not None else set()
         self.nodes = nodes
+        is_new = any(node.id not in known for node in nodes.nodes)
+        if is_new or self._waiting:
+            self._move_mounted(nodes, is_new=is_new)
         for name in self.stays.to_move(frozenset(node.id for node in nodes.nodes), trio.current_time()):
             assert self._nursery is not None, "`run` comes first"
             self._nursery.start_soon(run_isolated, f"moving {name} to the cluster", self._move, name)
+
+    def _move_mounted(self, nodes: Nodes, *, is_new: bool) -> None:
+        """Restart mounted servers that run on this machine: each start tries the cluster."""
+        there = {name for node in nodes.nodes for name in node.runs}
+        movable = {name: may for name, may in self._movable().items() if name not in there}
+        self._waiting = set(movable) if is_new else self._waiting & set(movable)
+        for name in [name for name in self._waiting if movable[name]]:
+            self._waiting.discard(name)
+            self._move_now(name)
 
     async def _move(self, name: str) -> None:
         """Start the next generation of a service on a node; once that is ready, it replaces the one on this machine."""
@@ -307,11 +323,11 @@ class ClusterPlacement:
             restarts=self.driver.restarts,
             nodes=[
                 ClusterNode(
-                    name=_shown(node), num_cpus=node.num_cpus, num_gpus=node.num_gpus,
+                    name=node.name, num_cpus=node.num_cpus, num_gpus=node.num_gpus,
                     memory_bytes=node.memory_bytes,
                     services=sorted(
-                        name for name, process in self.processes.values()
-                        if process.node == _shown(node)
+                        [*(name for name, process in self.processes.values() if process.node == node.name),
+                         *node.runs]
                     ),
                 )
                 for node in nodes
@@ -337,10 +353,6 @@ class ClusterPlacement:
 
     def standby_pid(self, service: str) -> int | None:
         return self.local.standby_pid(service)
-
-
-def _shown(node: Node) -> str:
-    return f"{node.address}/{node.id[:SHOWN_ID]}"
 
 
 def _name(service: str, number: int) -> str:

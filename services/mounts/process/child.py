@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
@@ -55,12 +55,14 @@ class Child:
         heard_at: when the server last wrote anything to its stderr, on trio's clock.
         ended: set once the server has ended, or its guardian has.
         cause: how it ended; empty while it runs.
+        code: its exit code as `subprocess` has it, once it has ended; a guardian that was killed counts as SIGKILL.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], life: int, status: int, pipes: tuple[int, int, int]) -> None:
         self.pid = 0
         self.guardian_pid = process.pid
         self.cause = ""
+        self.code = -int(signal.SIGKILL)
         self.heard_at = 0.0
         self.ended = trio.Event()
         self.stdin = trio.lowlevel.FdStream(pipes[0])
@@ -82,10 +84,10 @@ class Child:
             await self._kill()
             raise NotStarted(line.removeprefix("error ") or "the guardian of the server ended before it had started it")
 
-    async def watch(self, redact: Callable[[str], str]) -> None:
+    async def watch(self, redact: Callable[[str], str], log: Callable[[str], Awaitable[None]] | None = None) -> None:
         """Log stderr and wait for the end; runs as long as the server."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._log_stderr, redact)
+            nursery.start_soon(self._log_stderr, redact, log or write_log)
             word, _, text = (await self._line()).partition(" ")
             with trio.move_on_after(LAST_OUTPUT_S):
                 await self._stderr_done.wait()
@@ -95,6 +97,8 @@ class Child:
             "signal": f"the server was ended by {_signal_name(text)}",
             "error": f"the server cannot be started: {text}",
         }
+        if word in ("exit", "signal"):
+            self.code = int(text) if word == "exit" else -int(text)
         cause = causes.get(word, "the guardian of the server was killed")
         self.cause = f"{cause}: {self.last_line}" if self.last_line and word != "error" else cause
         self.ended.set()
@@ -105,7 +109,7 @@ class Child:
             text += more
         return text.decode("utf-8", "replace").strip()
 
-    async def _log_stderr(self, redact: Callable[[str], str]) -> None:
+    async def _log_stderr(self, redact: Callable[[str], str], log: Callable[[str], Awaitable[None]]) -> None:
         rest = b""
         try:
             while data := await self.stderr.receive_some(65_536):
@@ -113,16 +117,16 @@ class Child:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:LINE_BYTES]
                 for line in lines:
-                    await self._log_line(redact(line[:LINE_BYTES].decode("utf-8", "replace")))
+                    await self._log_line(redact(line[:LINE_BYTES].decode("utf-8", "replace")), log)
             if rest:
-                await self._log_line(redact(rest.decode("utf-8", "replace")))
+                await self._log_line(redact(rest.decode("utf-8", "replace")), log)
         finally:
             self._stderr_done.set()
 
-    async def _log_line(self, line: str) -> None:
+    async def _log_line(self, line: str, log: Callable[[str], Awaitable[None]]) -> None:
         if stripped := line.strip():
             self.last_line = stripped[:300]
-        await write_log(f"{line.rstrip()}\n")
+        await log(f"{line.rstrip()}\n")
 
     async def close(self) -> None:
         """End the server in steps: stdin closes, SIGTERM, SIGKILL to everything below the guardian."""

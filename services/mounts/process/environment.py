@@ -6,7 +6,6 @@ the server writes to the log.
 
 from __future__ import annotations
 
-import os
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -43,9 +42,10 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class AdapterSettings(MountSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of an adapter: those of its mount, and the mount's name."""
+    """The settings of an adapter: those of its mount, the mount's name, and the secret of the cluster's driver."""
 
     mount: MountName
+    driver: str = ""
 
 
 class SettingProblem(Exception):
@@ -214,8 +214,3 @@ def settings_from(table: Mapping[str, object]) -> AdapterSettings:
         raise SettingProblem("set either `command` or `url`")
     size_bytes(settings.memory_limit)
     return settings
-
-
-def folder_of(settings: MountSettings) -> str:
-    """Return the working directory of the server."""
-    return os.path.expanduser(settings.cwd) if settings.cwd else str(Path.home())

@@ -67,7 +67,10 @@ class ActedDriver:
         if isinstance(message, Start):
             return Started(id=message.id, pid=42)
         own = AUTHORITY.for_kernel(message.name, datetime.datetime.now(datetime.UTC))
-        return Prepared(id=message.id, node="abc", certificate=own.certificate, key=own.key, authority=own.authority)
+        return Prepared(
+            id=message.id, node="abc", node_name="10.0.0.2/abc", host="127.0.0.1",
+            certificate=own.certificate, key=own.key, authority=own.authority,
+        )  # fmt: skip
 
     def post(self, message: ToDriver) -> None:
         self.posted.append(message)
@@ -88,8 +91,7 @@ class World:
 
 def nodes(*ids: str) -> Nodes:
     return Nodes(
-        host="127.0.0.1",
-        nodes=[Node(id=each, address="10.0.0.2", num_cpus=1, num_gpus=0, memory_bytes=1) for each in ids],
+        nodes=[Node(id=each, name=f"10.0.0.2/{each}", num_cpus=1, num_gpus=0, memory_bytes=1) for each in ids],
     )
 
 

@@ -14,10 +14,10 @@ from kernel.cli.care.findings import Verdict
 from kernel.cli.settings import loading
 from kernel.cli.settings.layers import Flags
 from kernel.configure import catalog
-from kernel.configure.config import ClusterSettings, Config, ConfigError
+from kernel.configure.config import ClusterSettings, Config, ConfigError, Placed
 from proto.host import extras
 from proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
-from proto.wire.cluster import Placed, Resources
+from proto.wire.cluster import Resources
 from services.front.web.metrics import exposition
 
 STATE = ClusterStatus(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proto.mounts import MountSettings, settings_of
-from services.mounts.manifest import adapter
+from proto.mounts import MountSettings
+from services.mounts.manifest import adapter, settings_of
 from services.mounts.process.environment import Secrets, SettingProblem, environment_of, headers_of, url_of
 
 

@@ -17,8 +17,9 @@ import trio
 import trio.testing
 
 from proto.errors import LinckiaError, Timeout, Unavailable
-from proto.mounts import ACTIVITY, READ, settings_of
+from proto.mounts import ACTIVITY, READ
 from proto.wire import frames
+from services.mounts.manifest import settings_of
 from tests.unit.mounts.kernel import Adapter, Client, adapter
 from tests.unit.mounts.test_http import free_port, server, url
 

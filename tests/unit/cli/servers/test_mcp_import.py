@@ -17,7 +17,7 @@ from kernel.cli.clients.places import places
 from kernel.cli.servers import importing
 from kernel.cli.servers import tables as mount_tables
 from kernel.cli.servers.tables import mounts
-from proto.mounts import settings_of
+from services.mounts.manifest import settings_of
 from services.mounts.process.environment import Secrets, command_of
 
 CASES = Path(__file__).parents[5] / "shared/cases/reports/second/cases.json"
