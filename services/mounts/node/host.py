@@ -13,8 +13,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
@@ -73,25 +73,20 @@ async def _run(child: Child, stream: Stream, limit_bytes: int) -> None:
 
 
 async def _obey(child: Child, stream: Stream) -> None:
-    async with aclosing(stream.received()) as received:
-        async for kind, data in received:
-            if kind is Kind.INPUT:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    await (child.stdin.send_all(data) if data else child.stdin.aclose())
-            elif kind is Kind.TERMINATE:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGTERM)
+    while True:
+        kind, data = await stream.receive()
+        if kind is Kind.INPUT:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await (child.stdin.send_all(data) if data else child.stdin.aclose())
+        elif kind is Kind.TERMINATE:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
 
 
 async def _pass_on(child: Child, stream: Stream, read: trio.Event) -> None:
-    async for data in _pieces(child.stdout):
+    while data := await child.stdout.receive_some(PIECE_BYTES):
         await stream.send(Kind.OUTPUT, data)
     read.set()
-
-
-async def _pieces(pipe: trio.lowlevel.FdStream) -> AsyncIterator[bytes]:
-    while data := await pipe.receive_some(PIECE_BYTES):
-        yield data
 
 
 async def _limit(child: Child, limit_bytes: int, said: Callable[[str], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import msgspec
 import trio
@@ -119,8 +119,7 @@ async def _placed(
         started = await driver.receive()
         assert isinstance(started, Started)
     stream = Stream(link)
-    async with aclosing(stream.received()) as received:
-        kind, data = await anext(received)
+    kind, data = await stream.receive()
     if kind is not Kind.STARTED:
         raise NotPlaced(f"node {prepared.node_name}: {data.decode('utf-8', 'replace')}")
     _say(f"the server runs on node {prepared.node_name} as process {data.decode()}")
@@ -170,24 +169,21 @@ async def _secured(
 
 async def _copied(stream: Stream) -> int:
     """Copy input and output until the server ends; return its exit code. Raises Lost."""
-    code = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.beat)
         nursery.start_soon(_send_input, stream)
         nursery.start_soon(_send_signals, stream)
         output, log = trio.lowlevel.FdStream(os.dup(1)), trio.lowlevel.FdStream(os.dup(2))
-        async with output, log, aclosing(stream.received()) as received:
-            async for kind, data in received:
-                if kind is Kind.ENDED:
-                    code = int(data)
-                    break
+        async with output, log:
+            while (received := await stream.receive())[0] is not Kind.ENDED:
+                kind, data = received
                 with contextlib.suppress(trio.BrokenResourceError):
                     if kind is Kind.OUTPUT:
                         await output.send_all(data)
                     elif kind is Kind.LOG:
                         await log.send_all(data)
         nursery.cancel_scope.cancel()
-    return code
+    return int(received[1])
 
 
 async def _send_input(stream: Stream) -> None:

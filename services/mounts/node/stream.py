@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import AsyncGenerator
 
 import trio
 
@@ -59,15 +58,15 @@ class Stream:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 raise Lost("the connection broke") from None
 
-    async def received(self) -> AsyncGenerator[tuple[Kind, bytes], None]:
-        """Yield what the other end sends, except its signs of life. Raises Lost."""
+    async def receive(self) -> tuple[Kind, bytes]:
+        """Return the next piece that is no sign of life. Raises Lost."""
         while True:
             with trio.move_on_after(SILENT_S) as patience:
                 kind, data = await self._piece()
             if patience.cancelled_caught:
                 raise Lost(f"no sign of life for {SILENT_S:g} s")
             if kind is not Kind.BEAT:
-                yield kind, data
+                return kind, data
 
     async def _piece(self) -> tuple[Kind, bytes]:
         kind, size = _HEAD.unpack(await self._bytes(_HEAD.size))

@@ -15,7 +15,10 @@ from kernel.cli.settings import loading
 from kernel.cli.settings.layers import Flags
 from kernel.configure import catalog
 from kernel.configure.config import ClusterSettings, Config, ConfigError, Placed
+from kernel.configure.launch import LaunchConfigs, RootFolders
+from kernel.control.mounts import mounted
 from proto.host import extras
+from proto.ops import Table
 from proto.ops.kernel import ClusterNode, ClusterStatus, KernelFigures
 from proto.wire.cluster import Resources
 from services.front.web.metrics import exposition
@@ -184,3 +187,31 @@ def test_metrics_count_nodes_and_processes() -> None:
     assert "linckia_cluster_nodes 1.0" in lines
     assert "linckia_cluster_restarts_total 3.0" in lines
     assert 'linckia_cluster_node_processes{node="10.0.0.2/abc"} 2.0' in lines
+
+
+@pytest.mark.parametrize(
+    ("table", "cluster", "words"),
+    [
+        ({"command": "x"}, None, "no table .cluster."),
+        ({"url": "https://example.org"}, ClusterSettings(engine="ray"), "only for a `command`"),
+        ({"command": "x", "confine": True}, ClusterSettings(engine="ray"), "confined"),
+        ({"command": "x", "cwd": f"/data/mcp/bundles/{'a' * 64}"}, ClusterSettings(engine="ray"), "bundle"),
+        ({"command": "x", "cluster": {"num_gpu": 1}}, ClusterSettings(engine="ray"), "num_gpu"),
+    ],
+    ids=str,
+)
+def test_a_mounted_server_that_cannot_run_elsewhere_is_refused(
+    table: dict[str, object], cluster: ClusterSettings | None, words: str, tmp_path: Path
+) -> None:
+    config = Config(data_dir=tmp_path, roots=(), cluster=cluster, mounts={"one": {"cluster": {}, **table}})
+    with pytest.raises(ConfigError, match=rf"mcp\.one.*{words}"):
+        mounted(config)
+
+
+def test_a_mounted_server_is_told_the_secret_of_the_driver_only_if_it_runs_on_the_cluster(tmp_path: Path) -> None:
+    tables: dict[str, dict[str, object]] = {"here": {"command": "x"}, "there": {"command": "x", "cluster": {}}}
+    config = Config(data_dir=tmp_path, roots=(), cluster=ClusterSettings(engine="ray"), mounts=tables)
+    entries = {entry.spec.name: entry for entry in mounted(config).values()}
+    launches = LaunchConfigs(config, entries, Table(()), RootFolders(()), driver="secret")
+    told = {name: launches(entry.spec, 1, "").settings.get("driver") for name, entry in entries.items()}
+    assert told == {"mcp_here": None, "mcp_there": "secret"}
