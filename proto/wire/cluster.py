@@ -123,16 +123,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
-    """The nodes that are alive; sent every second."""
+    """The nodes that are alive, and the services of other clients that could start there now; sent every second."""
 
     nodes: list[Node]
+    ready: list[str] = []
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     """Resources are reserved on the node with the id `node`, for which this machine is `host`.
 
-    The rest is PEM: the certificate and key of this end of the link, and the authority that signed both ends'
-    certificates.
+    The rest is PEM: this end's certificate and key, and the authority that signed both ends' certificates.
     """
 
     id: int

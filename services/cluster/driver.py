@@ -45,7 +45,8 @@ from proto.wire.cluster import (
     socket_of,
 )
 from services.cluster.certificates import Authority, kernel_name, public_key, seal
-from services.cluster.node import SERVICE, Join, NodeActor
+from services.cluster.node import SERVICE, Join
+from services.cluster.reserving import KEPT_S, Reservation
 from services.runtime.privileges import KernelGone, die_with
 from services.runtime.told import told
 
@@ -63,12 +64,6 @@ AVOID_S = 60.0
 
 SHOWN_ID = 8
 """Number of digits of a node's id that are shown."""
-
-NODE_ID = "ray.io/node-id"
-"""Label that Ray gives each node."""
-
-CALLS_AT_ONCE = 4
-"""Threads of an actor: one that waits for the end of the service, and some for signals."""
 
 T = TypeVar("T")
 
@@ -103,10 +98,14 @@ class Driver:
         """Adapters of mounted servers."""
         self._avoided: dict[str, float] = {}
         """Ids of nodes to which a link of theirs broke, and when."""
+        self._reserved: dict[str, Reservation] = {}
+        """By the service of the adapter that could not wait for it."""
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         """Serve until the kernel or the cluster is gone. Raises Unreachable."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             # They may come while the cluster is being connected, and wait for that.
             await nursery.start(self._accept)
             await self._connect()
@@ -155,7 +154,34 @@ class Driver:
         finally:
             self._clients.discard(client)
 
-    def avoided(self) -> list[str]:
+    def reserve(self, message: Prepare, service: str) -> Reservation:
+        """Return a process on a node: the one that an earlier start of the service could not wait for, or a new one."""
+        found = self._reserved.pop(service, None)
+        if found is not None and found.error is None and found.resources == message.resources:
+            return found
+        if found is not None:
+            found.release()
+        assert self._nursery is not None
+        found = Reservation(message.resources, [*message.avoid, *self._avoid()], _result)
+        self._nursery.start_soon(found.run)
+        return found
+
+    def give_back(self, found: Reservation, service: str) -> None:
+        """Keep a process for the next start of the service of an adapter that could not wait for it, or end it."""
+        if not service or found.error is not None or service in self._reserved:
+            found.release()
+        else:
+            found.kept_until = trio.current_time() + KEPT_S
+            self._reserved[service] = found
+
+    def _ready(self) -> list[str]:
+        """Return the services with a process on a node that waits for them."""
+        for service, found in tuple(self._reserved.items()):
+            if found.error is not None or trio.current_time() > found.kept_until:
+                self._reserved.pop(service).release()
+        return sorted(service for service, found in self._reserved.items() if found.done.is_set())
+
+    def _avoid(self) -> list[str]:
         """Return the nodes on which nothing is placed for now."""
         now = trio.current_time()
         self._avoided = {node: at for node, at in self._avoided.items() if now - at < AVOID_S}
@@ -179,7 +205,8 @@ class Driver:
                 found = await _in_thread(ray.nodes)
             if waiting.cancelled_caught:
                 raise Unreachable(f"the head of the cluster does not answer within {ANSWER_S:g} s")
-            await self._kernel.send(Nodes(nodes=[self._node(each) for each in found if each["Alive"]]))
+            alive = [self._node(each) for each in found if each["Alive"]]
+            await self._kernel.send(Nodes(nodes=alive, ready=self._ready()))
             await trio.sleep(LOOK_S)
 
     async def _knock(self) -> None:
@@ -214,6 +241,8 @@ class Client:
         self._control = control
         self._placed: dict[int, _Placed] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
+        self._unwanted: set[int] = set()
+        """What it has asked to end."""
         self._sending = trio.Lock()
 
     def runs_on(self, node: str) -> bool:
@@ -246,6 +275,7 @@ class Client:
             case Silent(id=number) if number in self._placed:
                 self._driver.avoid(self._placed[number].node)
             case Kill(id=number):
+                self._unwanted.add(number)
                 self._release(number)
             case _:
                 return
@@ -268,38 +298,35 @@ class Client:
                     await self.send(Failed(id=number, error=_line(error)))
             finally:
                 self._scopes.pop(number, None)
+                self._unwanted.discard(number)
 
     async def _prepare(self, message: Prepare) -> None:
+        found = await self._reserved(message)
         now, authority = _now(), self._driver.renew_authority()
-        wanted = message.resources
-        options: dict[str, Any] = {
-            "num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus, "resources": wanted.resources,
-            "max_restarts": 0, "max_concurrency": CALLS_AT_ONCE,
-        }  # fmt: skip
-        if wanted.memory_bytes:
-            options["memory"] = wanted.memory_bytes
-        labels = dict(wanted.labels)
-        if avoided := [*message.avoid, *self._driver.avoided()]:
-            labels[NODE_ID] = f"!in({','.join(avoided)})"
-        if labels:
-            options["label_selector"] = labels
-        actor = ray.remote(**options)(NodeActor).remote()
-        try:
-            request = await _result(actor.request.remote())
-            certificate = authority.for_node(request, message.name, now)
-            node, address = await _result(actor.place.remote())
-        except BaseException:
-            ray.kill(actor)
-            raise
-        self._placed[message.id] = _Placed(actor, node, message.name, request, certificate, authority.pem)
+        self._placed[message.id] = _Placed(
+            found.actor, found.node, message.name, found.request,
+            authority.for_node(found.request, message.name, now), authority.pem,
+        )  # fmt: skip
         own = authority.for_kernel(message.name, now)
         host = self._driver.config.host or ray.util.get_node_ip_address()
         await self.send(
             Prepared(
-                id=message.id, node=node, node_name=shown(node, address), host=host,
+                id=message.id, node=found.node, node_name=shown(found.node, found.address), host=host,
                 certificate=own.certificate, key=own.key, authority=own.authority,
             )
         )  # fmt: skip
+
+    async def _reserved(self, message: Prepare) -> Reservation:
+        """Return a process that has started on a node. One that an adapter could not wait for starts later."""
+        found = self._driver.reserve(message, self.service)
+        try:
+            await found.done.wait()
+            if found.error is not None:
+                raise found.error
+        except BaseException:
+            self._driver.give_back(found, "" if message.id in self._unwanted else self.service)
+            raise
+        return found
 
     async def _start(self, message: Start | Run) -> None:
         if (placed := self._placed.get(message.id)) is None:

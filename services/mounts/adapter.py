@@ -52,6 +52,7 @@ def _connects(settings: AdapterSettings, mark: str, env: Environment) -> list[Co
             command, environment = stand_in(
                 command, environment, settings.env, secret=settings.driver, service=service_of(settings.mount),
                 resources=settings.cluster, cwd=settings.cwd, memory_bytes=size_bytes(settings.memory_limit),
+                moves=not settings.stateful,
             )  # fmt: skip
             # Its own may be on the node only.
             cwd = folder_of("")

@@ -91,7 +91,7 @@ class ClusterPlacement:
         self.local = local
         self._move_now, self._movable = move, movable
         self._waiting: set[str] = set()
-        """Services of mounted servers that restart once they have nothing to do, since a node is new."""
+        """Services of mounted servers that move to a node once they have nothing to do."""
         self.placed = dict(placed)
         self.nodes: Nodes | None = None
         """The latest report of the cluster; None if it is not connected."""
@@ -238,17 +238,18 @@ class ClusterPlacement:
         known = {node.id for node in self.nodes.nodes} if self.nodes is not None else set()
         self.nodes = nodes
         is_new = any(node.id not in known for node in nodes.nodes)
-        if is_new or self._waiting:
+        if is_new or nodes.ready or self._waiting:
             self._move_mounted(nodes, is_new=is_new)
         for name in self.stays.to_move(frozenset(node.id for node in nodes.nodes), trio.current_time()):
             assert self._nursery is not None, "`run` comes first"
             self._nursery.start_soon(run_isolated, f"moving {name} to the cluster", self._move, name)
 
     def _move_mounted(self, nodes: Nodes, *, is_new: bool) -> None:
-        """Restart mounted servers that run on this machine: each start tries the cluster."""
+        """Restart mounted servers that run on this machine, if a node is new or has started a process for them."""
         there = {name for node in nodes.nodes for name in node.runs}
         movable = {name: may for name, may in self._movable().items() if name not in there}
-        self._waiting = set(movable) if is_new else self._waiting & set(movable)
+        self._waiting |= set(movable) if is_new else set(nodes.ready)
+        self._waiting &= set(movable)
         for name in [name for name in self._waiting if movable[name]]:
             self._waiting.discard(name)
             self._move_now(name)

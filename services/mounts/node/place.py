@@ -31,6 +31,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         environment: the server's own variables; others are those of the machine that it runs on.
         given: the whole environment of a server that runs here.
         memory_bytes: what all its processes may use.
+        moves: whether it may move to a node later.
     """
 
     secret: str
@@ -40,6 +41,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     given: dict[str, str]
     memory_bytes: int
+    moves: bool
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ def stand_in(
     resources: Resources,
     cwd: str,
     memory_bytes: int,
+    moves: bool,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment of a server's stand-in.
 
@@ -77,7 +80,7 @@ def stand_in(
     sent = {name: value for name, value in environment.items() if name in own or name not in usual}
     place = Place(
         secret=secret, service=service, resources=resources, cwd=cwd, environment=sent, given=dict(environment),
-        memory_bytes=memory_bytes,
+        memory_bytes=memory_bytes, moves=moves,
     )  # fmt: skip
     variables = own_environment({VARIABLE: msgspec.json.encode(place).decode(), MARKER: environment[MARKER]})
     return [sys.executable, "-P", "-m", STAND_IN, *command], variables

@@ -29,6 +29,7 @@ from proto.wire.cluster import (
     Failed,
     FromDriver,
     Hello,
+    Kill,
     Prepare,
     Prepared,
     Run,
@@ -41,8 +42,8 @@ from services.mounts.node.place import HOST, VARIABLE, Place, Program, folder_of
 from services.mounts.node.stream import PIECE_BYTES, Kind, Lost, Stream
 
 PLACE_S = 15.0
-"""Time for a node to start the server's host, after which the server runs here. Ray takes some seconds for a new
-process, and the cluster may still be connecting."""
+"""Time for a node to start the server's host, after which the server runs here, and its next start finds a host that
+has started meanwhile. Ray takes some seconds for a new process, and the cluster may still be connecting."""
 
 REPORT_S = 1.0
 """How long a broken connection waits for the report of how the host ended, without which its node counts as lost."""
@@ -92,6 +93,10 @@ async def run(place: Place, command: list[str]) -> int:
                     await control.connect(socket_of(place.secret))
                     node, stream = await _placed(place, command, driver, stack)
             except trio.TooSlowError:
+                if not place.moves:
+                    # Otherwise the driver keeps what starts later.
+                    with contextlib.suppress(OSError):
+                        await driver.send(Kill(id=_ID))
                 raise NotPlaced(f"no node has started it within {PLACE_S:g} s") from None
             except (OSError, trio.BrokenResourceError, Lost) as error:
                 why = "the cluster is not connected" if isinstance(error, ConnectionRefusedError) else error

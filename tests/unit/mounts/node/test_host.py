@@ -146,7 +146,7 @@ def test_without_a_driver_the_server_runs_here(tmp_path: Path) -> None:
     def run(*server: str, cwd: str) -> subprocess.CompletedProcess[str]:
         argv, variables = stand_in(
             server, {"PATH": os.environ["PATH"], "GIVEN": "given", MARKER: "mark"}, {}, secret="of nobody",
-            service="mcp_one", resources=Resources(), cwd=cwd, memory_bytes=GIB,
+            service="mcp_one", resources=Resources(), cwd=cwd, memory_bytes=GIB, moves=True,
         )  # fmt: skip
         return subprocess.run(
             argv, env=variables, input="said", capture_output=True, text=True, check=False, timeout=LIMIT_S
