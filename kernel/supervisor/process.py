@@ -220,7 +220,7 @@ class Life(Generation):
 
     async def _watch_until_dead(self, running: Running, data_dir: str) -> Ended:
         channel = self.channel = self._channel_to(self.spec.name, running.link)
-        channel.gathered = self.held.make_room
+        channel.gathered = self._gathered
         self.held.generations.add(self)
         self._all_awake.add(self)
         async with trio.open_nursery() as nursery:
@@ -251,6 +251,11 @@ class Life(Generation):
             self._all_read.set()
             await trio.sleep(LINK_LOST_S)
             self.end(Cause(CauseKind.PROTOCOL, None, "closed its link and lived on"), Rung.TERM)
+
+    def _gathered(self) -> None:
+        # On a slow link, pongs are late behind a large body, each part of which shows that the loop runs.
+        self.liveness.heard()
+        self.held.make_room()
 
     def _accept(self, frame: AnyFrame, channel: Channel, running: Running) -> None:
         if self._hello is None and not isinstance(frame, Hello):
@@ -308,8 +313,7 @@ class Life(Generation):
         interval = self.spec.ping_interval_s
         calm = Calm(running.pid, trio.current_time())
         begun = trio.current_time()
-        startup_deadline = begun + self.spec.startup_timeout_s
-        next_at = begun + interval
+        startup_deadline, next_at = begun + self.spec.startup_timeout_s, begun + interval
         while True:
             planned = next_at if self.ready_at is not None else min(next_at, startup_deadline)
             await trio.sleep_until(planned)

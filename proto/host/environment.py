@@ -60,8 +60,7 @@ _OF_PROGRAMS = re.compile(
     r"|(npm_config|NPM_CONFIG|UV|PIP|PNPM|NVM|VOLTA|FNM|BUN|DENO|PYENV|ASDF|MISE|DOCKER|PLAYWRIGHT)_\w+"
     r"|JAVA_HOME|CARGO_HOME|RUSTUP_HOME|GOPATH|GOROOT|SystemRoot"
 )
-"""Variables that programs started by services get: where things are, languages, proxies, certificates, and how package
-managers find packages. Other variables must be named in the settings, since they may be secrets for other programs."""
+"""Variables that programs started by services get. Settings must name others, since they may be secrets."""
 
 
 def of_programs() -> dict[str, str]:

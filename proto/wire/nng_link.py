@@ -152,6 +152,7 @@ class NngLink(Link):
 
         def attach(opened: Any) -> None:
             opened.tls_config = config
+            opened.send_buffer_size = 4  # A ping waits for what nng holds, on a slow network for seconds.
             if certificates.peer_name:
                 opened.add_pre_pipe_connect_cb(refuse_others)
             opened.listen(url)

@@ -47,6 +47,10 @@ STARVED_MS = 1000
 TOLD_AFTER_S = 1.1
 """Time after which a change of what `status` shows is sent without a ping. At work, a ping is earlier."""
 
+LIFE_SHOWN_S = 1.0
+"""Time after which the parts of a large body that arrives are answered like a ping: on a slow link, pings are late
+behind it."""
+
 SOURCES, STANDS_BY = "sources", "stands_by"
 """Where the kernel says that the source database is on a server, and where it finds why the process waits for it."""
 
@@ -91,6 +95,8 @@ class ServiceLoop:
         self._info = dict(info or {})
         self._handoff = handoff
         self._channel = Channel(link, frames.from_kernel, at_once=FRAMES_AT_ONCE)
+        self._channel.gathered = self._show_life
+        self._ponged_at = 0.0
         self._outgoing = Outgoing(self._channel, launch.service, launch.generation)
         self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, Context] = {}
@@ -302,7 +308,12 @@ class ServiceLoop:
         waiting = {of: held for of, look in env.backlogs.items() if (held := look()) is not None}
         shown = dict(itertools.islice(waiting.items(), frames.INFO_ENTRIES))
         self._told = env.shown
+        self._ponged_at = trio.current_time()
         self._channel.post(frames.Pong(n, len(self._calls), env.shown, shown))
+
+    def _show_life(self) -> None:
+        if self._env is not None and trio.current_time() - self._ponged_at >= LIFE_SHOWN_S:
+            self._pong(0, self._env)
 
     async def _tell(self, env: Environment) -> None:
         """Have the kernel show what has changed, although it pings a process rarely that has nothing to do."""

@@ -26,6 +26,7 @@ from proto.wire.frames import (
     Drain,
     Fault,
     Hello,
+    Part,
     Ping,
     Pong,
     Ready,
@@ -113,6 +114,7 @@ class Line:
             roots=(),
         )  # fmt: skip
         self.generation = generation
+        self.link = ours
         self.channel = Channel(ours)
         self.ended = trio.Event()
         self.error: BaseException | None = None
@@ -273,6 +275,24 @@ async def test_what_status_shows_is_sent_without_a_ping_once_it_has_changed(
         assert (await kernel.expect(Pong)).n == 1
         with trio.move_on_after(60):
             pytest.fail(f"sent twice: {await kernel.channel.receive()}")
+
+
+async def test_parts_of_a_large_body_are_answered_like_a_ping_now_and_then(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with line(Waiter()) as kernel:
+        await kernel.begin()
+        await trio.sleep(60)
+        call = Call(1, "loop.wait", b"", 60_000, Origin("client", trace=TRACE), 3)
+        kernel.link.try_send(frames.encode(Part(1, False, frames.encode(call))))
+        for _ in range(3):
+            for _ in range(4):
+                await trio.sleep(0.3)
+                kernel.link.try_send(frames.encode(Part(1, False, bytes(frames.PART_BYTES))))
+            with trio.fail_after(1):
+                assert (await kernel.expect(Pong)).n == 0
+        with trio.move_on_after(60):
+            pytest.fail(f"sent more: {await kernel.channel.receive()}")
 
 
 async def test_invalid_parameters_are_refused() -> None:

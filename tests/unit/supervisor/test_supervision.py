@@ -16,7 +16,7 @@ from kernel.supervisor.process import Liveness
 from proto.errors import InvalidParams, Kind, Unavailable
 from proto.origin import Origin
 from proto.wire import frames
-from proto.wire.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
+from proto.wire.frames import Bye, Call, Drain, Fault, Part, Pong, Ready, Return, Unfinished
 from proto.wire.launch import LaunchConfig
 from tests.unit.supervisor.stage import MIB, Actor, behave, launch_config_of, serve, staged
 from tests.unit.supervisor.world import service
@@ -148,6 +148,26 @@ async def test_slow_but_steady_pongs_are_not_a_hang(autojump_clock: trio.testing
         await troupe.ready()
         await trio.sleep(100)
         assert troupe.report().generation == 1
+
+
+async def test_a_pong_that_waits_behind_a_large_body_is_not_a_hang(autojump_clock: trio.testing.MockClock) -> None:
+    async def act(actor: Actor) -> None:
+        actor.answers_pings = False
+        actor.channel.post(actor.hello())
+        actor.channel.post(Ready())
+        await actor.link.send(frames.encode(Part(1, False, frames.encode(Return(1, b"")))))
+        for _ in range(20):
+            await trio.sleep(5)
+            await actor.link.send(frames.encode(Part(1, False, bytes(frames.PART_BYTES))))
+        await serve(actor)
+
+    async with staged(service("a", hang_timeout_s=10), act=act) as troupe:
+        await troupe.ready()
+        await trio.sleep(100)
+        assert troupe.report().generation == 1
+        # Then it is silent.
+        await troupe.ready(after=1)
+        assert troupe.report().deaths == {"hang": 1}
 
 
 def test_time_in_which_the_kernel_itself_was_late_is_not_blamed_on_the_service() -> None:
