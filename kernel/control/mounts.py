@@ -100,14 +100,15 @@ class LiveMounts:
         return reloaded
 
     def movable(self) -> dict[str, bool]:
-        """Return the services of servers that may move to a node of the cluster, each with whether it has nothing to do
-        now. A server that keeps state stays where it has begun."""
+        """Return the services of running servers that may move to a node of the cluster, each with whether it has
+        nothing to do now. A server that keeps state stays where it has begun."""
         found = {}
         for entry in self.entries.values():
-            if entry.table and "cluster" in entry.table and not entry.table.get("stateful"):
-                name = entry.spec.name
-                is_calm = self.router.idle_since(name) is not None and self.supervisor.info(name).get("rests") == "yes"
-                found[name] = is_calm and self.supervisor.state(name) is ServiceState.READY
+            name = entry.spec.name
+            may = bool(entry.table and "cluster" in entry.table and not entry.table.get("stateful"))
+            if may and self.supervisor.state(name) is ServiceState.READY:
+                is_calm = self.supervisor.info(name).get("rests") == "yes"
+                found[name] = is_calm and self.router.idle_since(name) is not None
         return found
 
     def _tell_fronts(self) -> None:

@@ -79,7 +79,7 @@ class RayMachines:
 
 
 @contextlib.contextmanager
-def ray_machines(cpus: int = 2, *, seed: int = 1) -> Iterator[RayMachines]:
+def ray_machines(cpus: int = 3, *, seed: int = 1) -> Iterator[RayMachines]:
     """Start two machines that are a cluster; all their processes have ended afterwards. Raises CannotSeparate.
 
     Args:
