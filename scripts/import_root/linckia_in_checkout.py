@@ -9,12 +9,19 @@ imports. An installation has one top-level package, `linckia`, and the build wri
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Sequence
-from types import CodeType, ModuleType
+
+# Every interpreter of a checkout imports this at its start: `importlib.abc` and `typing` would double what that costs.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import InspectLoader, MetaPathFinder
+    from types import CodeType, ModuleType
+
+    class _Base(MetaPathFinder, InspectLoader): ...
+else:
+    _Base = object
 
 FOLDERS = ("kernel", "proto", "services")
 
@@ -23,14 +30,20 @@ def _own(name: str) -> str:
     return name.partition(".")[2]
 
 
-class _Installed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+def _found(own: str) -> importlib.machinery.ModuleSpec | None:
+    from importlib.util import find_spec
+
+    return find_spec(own)
+
+
+class _Installed(_Base):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         package, _, own = name.partition(".")
         if package != "linckia" or (own and own.partition(".")[0] not in FOLDERS):
             return None
-        found = importlib.util.find_spec(own) if own else None
+        found = _found(own) if own else None
         is_package = not own or (found is not None and found.submodule_search_locations is not None)
         origin = None if found is None else found.origin
         return importlib.machinery.ModuleSpec(name, self, origin=origin, is_package=is_package)
@@ -49,7 +62,7 @@ class _Installed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m linckia.…`, as clients were told before."""
-        spec = importlib.util.find_spec(_own(fullname))
+        spec = _found(_own(fullname))
         code: CodeType | None = spec.loader.get_code(_own(fullname)) if spec is not None and spec.loader else None  # type: ignore[attr-defined]
         return code
 

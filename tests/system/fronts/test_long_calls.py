@@ -148,6 +148,8 @@ def test_a_call_that_ends_in_time_has_its_ordinary_result(data: Path, client: St
     failed = client.call(4, "wait_for_file", file="b")
     assert failed["content"][0]["text"] == "the file is empty"
     assert failed["_meta"]["linckia/failure"]["field"] == "file"
+    # The kernel would wait for the first call at its end.
+    own(data, "started").write_text("text")
 
 
 def test_progress_reaches_the_client_and_its_cancellation_the_call(data: Path, client: StdioClient) -> None:
