@@ -101,6 +101,7 @@ class Driver:
         self._reserved: dict[str, Reservation] = {}
         """By the service of the adapter that could not wait for it."""
         self._nursery: trio.Nursery | None = None
+        self.is_reachable = True
 
     async def run(self) -> None:
         """Serve until the kernel or the cluster is gone. Raises Unreachable."""
@@ -168,6 +169,8 @@ class Driver:
 
     def give_back(self, found: Reservation, service: str) -> None:
         """Keep a process for the next start of the service of an adapter that could not wait for it, or end it."""
+        if not self.is_reachable:
+            return
         if not service or found.error is not None or service in self._reserved:
             found.release()
         else:
@@ -204,6 +207,7 @@ class Driver:
             with trio.move_on_after(ANSWER_S) as waiting:
                 found = await _in_thread(ray.nodes)
             if waiting.cancelled_caught:
+                self.is_reachable = False
                 raise Unreachable(f"the head of the cluster does not answer within {ANSWER_S:g} s")
             alive = [self._node(each) for each in found if each["Alive"]]
             await self._kernel.send(Nodes(nodes=alive, ready=self._ready()))
@@ -219,6 +223,7 @@ class Driver:
                 with trio.fail_after(ANSWER_S):
                     await (await trio.open_tcp_stream(host.strip("[]"), int(port))).aclose()
             except (OSError, trio.TooSlowError) as error:
+                self.is_reachable = False
                 raise Unreachable(f"the head of the cluster at {address} is gone: {error}") from None
             await trio.sleep(KNOCK_S)
 
@@ -257,7 +262,8 @@ class Client:
                     self._accept(msgspec.msgpack.decode(packet, type=ToDriver), nursery)
             finally:
                 nursery.cancel_scope.cancel()
-                for number in tuple(self._placed):
+                # Ray's calls may block without a head, and all ends with the driver anyway.
+                for number in tuple(self._placed) if self._driver.is_reachable else ():
                     self._release(number)
 
     async def send(self, message: FromDriver) -> None:

@@ -32,7 +32,6 @@ from services.embed.weights import ModelFiles
 from services.shared.models.checkpoint import Ids
 from services.shared.models.device import Precision
 
-
 PREPARED = "256"
 """How many operations are kept ready for the shape of a batch, for each stream. There are as many shapes as lengths of
 texts; with the default of 5000, the process grows by more than a gigabyte in an hour, and is no faster."""
