@@ -15,6 +15,7 @@ import hmac
 import logging
 import os
 import socket
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -64,6 +65,9 @@ AVOID_S = 60.0
 
 SHOWN_ID = 8
 """Number of digits of a node's id that are shown."""
+
+_PEER = struct.Struct("3i")
+"""What the system says of the other end of a socket: its process, user and group (unix(7))."""
 
 T = TypeVar("T")
 
@@ -135,7 +139,10 @@ class Driver:
                 task_status.started()
                 while True:
                     control, _ = await listener.accept()
-                    nursery.start_soon(self._serve, control)
+                    if _is_ours(control):
+                        nursery.start_soon(self._serve, control)
+                    else:
+                        control.close()
 
     async def _serve(self, control: trio.socket.SocketType) -> None:
         """Serve an adapter, whose first message must have the secret."""
@@ -361,6 +368,12 @@ class Client:
 def shown(node: str, address: str) -> str:
     """Return how a node is shown: one machine may run several."""
     return f"{address}/{node[:SHOWN_ID]}"
+
+
+def _is_ours(control: trio.socket.SocketType) -> bool:
+    """Return whether a process of this user has connected: everybody can find the address."""
+    _, uid, _ = _PEER.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return bool(uid == os.getuid())
 
 
 def _now() -> datetime.datetime:
